@@ -1,0 +1,183 @@
+"""Effects on a machine: locks, ports, processes. Knows nothing of ranks or plans."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import platform
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsv41.errors import Unsafe, UsageError
+
+_PR_SET_PDEATHSIG = 1  # prctl(2), linux/prctl.h
+
+
+class Lock:
+    """An exclusive flock on a file that holds its owner's pid; freed by the kernel with the owner.
+
+    The open file can be inherited by a child (`pass_fds`), which then owns the lock as well.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    @classmethod
+    def take(cls, path: Path) -> Lock | None:
+        """The lock, or None when somebody holds it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return cls(path, fd)
+
+    def write_owner(self, pid: int) -> None:
+        """Record who holds the lock; read by `owner`."""
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, f"{pid}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Let go of this descriptor; a child that inherited it keeps the lock."""
+        os.close(self.fd)
+
+
+def owner(path: Path) -> int | None:
+    """The pid in a lock file that is held now; None when nobody holds it."""
+    try:
+        lock = Lock.take(path)
+    except FileNotFoundError:
+        return None
+    if lock is not None:
+        lock.close()
+        return None
+    text = path.read_text().strip()
+    return int(text) if text.isdigit() else None
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made when absent; UsageError D051 when it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".write-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            "D060",
+            f"The folder {path} cannot be written: {error.strerror}.",
+            fix="give another one with --state-dir",
+        ) from error
+    return path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a reader sees the old or the new text, never half of one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def refuse_taken_port(address: str, port: int) -> None:
+    """Unsafe D061 when somebody listens on the port."""
+    if not port_is_free(address, port):
+        raise Unsafe(
+            "D061",
+            f"Port {port} on {address} is in use by another program.",
+            fix=f"serve with --port {free_port(address, port + 1)}, or end the program that has it",
+        )
+
+
+def port_is_free(address: str, port: int) -> bool:
+    """Whether a listener could bind the port now (as it will, with SO_REUSEADDR)."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def free_port(address: str, first: int) -> int:
+    """The first free port from `first` up."""
+    return next(p for p in range(first, 65536) if port_is_free(address, p))
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for a TERM when the parent ends (prctl PR_SET_PDEATHSIG; Linux only)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    log: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a program; its output goes to the end of `log` (or where ours goes), its input is empty.
+
+    No descriptor but those in `pass_fds` is inherited.
+    """
+    with contextlib.ExitStack() as stack:
+        out: Any = stack.enter_context(log.open("ab")) if log else None
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT if out else None,
+            env=None if env is None else {**os.environ, **env},
+            pass_fds=pass_fds,
+            start_new_session=new_session,
+        )
+
+
+def end(pid: int, *, gone: Callable[[], bool], patience: float) -> bool:
+    """TERM, wait up to `patience` seconds until `gone()`, then KILL; True when TERM was enough."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    if wait_until(gone, seconds=patience):
+        return True
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(gone, seconds=5)
+    return False
+
+
+def wait_until(true: Callable[[], bool], *, seconds: float, every: float = 0.05) -> bool:
+    """Whether `true()` became true within the time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+def machine() -> dict[str, str | int]:
+    """What a receipt says of this machine: system, architecture, cores, memory in bytes."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "memory_bytes": pages,
+        "python": platform.python_version(),
+    }
+
+
+def utc_now() -> str:
+    """The time of day in UTC, ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,1 @@
+"""Profiles as data: what is served, one TOML file each."""

@@ -1,0 +1,214 @@
+"""Carry out a Plan on this machine: start its ranks, watch them, stop them together.
+
+A service is one supervisor process that holds the lock of its state folder, and one
+`dsv41 rank exec` per rank below it. Tensor parallelism is synchronous: when one rank ends,
+all end. Whoever dies takes its children along (PR_SET_PDEATHSIG), so `kill -9` leaves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dsv41 import host
+from dsv41.errors import EngineFailed, Unsafe, UsageError
+from dsv41.plan import Plan, Rank, parse
+
+TERM_PATIENCE = 8.0  # seconds; a rank answers its running requests within 5 s of a TERM
+STOP_PATIENCE = 15.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDir:
+    """The folder of the service that runs (or ran) from one state folder."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, state_dir: str | Path) -> RunDir:
+        """The run folder below a state folder."""
+        return cls(path=Path(state_dir) / "run")
+
+    @property
+    def plan_file(self) -> Path:
+        """The Plan that the ranks carry out."""
+        return self.path / "plan.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the supervisor for as long as the service lives."""
+        return self.path / "lock"
+
+    @property
+    def ended_file(self) -> Path:
+        """Why and with which exit status the last service ended."""
+        return self.path / "ended.json"
+
+    def log_file(self, rank: int | None = None) -> Path:
+        """A rank's log, or the supervisor's own."""
+        return self.path / ("serve.log" if rank is None else f"rank{rank}.log")
+
+    def supervisor(self) -> int | None:
+        """The pid of the supervisor that lives now."""
+        return host.owner(self.lock_file)
+
+    def plan(self) -> Plan:
+        """The Plan of the service; UsageError D062 when none was ever made here."""
+        return read_plan(self.plan_file)
+
+    def ended(self) -> dict[str, Any]:
+        """What `ended_file` says; empty when there is none or it is not readable JSON."""
+        try:
+            data: dict[str, Any] = json.loads(self.ended_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return data
+
+
+def read_plan(path: Path) -> Plan:
+    """The Plan in a file; UsageError D062 when there is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "D062", f"There is no Plan at {path}: {error.strerror}.", fix="dsv41 serve --profile local"
+        ) from error
+    return parse(text, where=str(path))
+
+
+def start_service(plan: Plan) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a Plan in a session of its own; Unsafe D063 when one lives already."""
+    run = RunDir.of(plan.state_dir)
+    host.make_folder(run.path)
+    lock = host.Lock.take(run.lock_file)
+    if lock is None:
+        raise Unsafe(
+            "D063",
+            f"A service already runs from {plan.state_dir} (pid {run.supervisor()}).",
+            fix=f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}",
+        )
+    try:
+        run.ended_file.unlink(missing_ok=True)
+        for log in (None, *range(len(plan.ranks))):
+            run.log_file(log).write_bytes(b"")
+        host.write_atomically(run.plan_file, plan.to_json())
+        argv = [sys.executable, "-m", "dsv41", "supervise", "--plan", str(run.plan_file)]
+        process = host.start(
+            [*argv, "--lock-fd", str(lock.fd)],
+            log=run.log_file(),
+            pass_fds=[lock.fd],
+            new_session=True,
+        )
+        lock.write_owner(process.pid)
+    finally:
+        lock.close()
+    return process
+
+
+def supervise(plan: Plan) -> int:
+    """Run all ranks until a TERM or until one ends; end the others; the exit status of the service."""
+    run = RunDir.of(plan.state_dir)
+    asked = _note_signals()
+    children = {rank.rank: _start_rank(run, rank.rank) for rank in reversed(plan.ranks)}
+    first: int | None = None
+    while first is None and not asked.wait(0.1):
+        first = next((r for r, child in children.items() if child.poll() is not None), None)
+    status = 0 if first is None else _as_status(children[first].returncode)
+    _end_all(children)
+    says = "stopped" if first is None else f"rank {first} ended with exit status {status}"
+    ended = {"schema": "dsv41.ended/1", "exit": status, "says": says, "rank": first}
+    host.write_atomically(run.ended_file, json.dumps(ended) + "\n")
+    return status
+
+
+def exec_rank(plan: Plan, rank: int, *, environ: Mapping[str, str]) -> int:
+    """Run one rank of a Plan in the foreground; signals go on to it; its exit status.
+
+    A rank that a signal killed counts as a failed engine (4).
+    """
+    if not 0 <= rank < len(plan.ranks):
+        raise UsageError("D064", f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.")
+    argv = _command(plan.ranks[rank])
+    host.die_with_parent()
+    child = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, env={**environ, **plan.ranks[rank].env}, process_group=0
+    )
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, forward)
+    return _as_status(child.wait())
+
+
+def stop_service(state_dir: str | Path) -> str:
+    """End the service of a state folder and say what happened; nothing to do is no error."""
+    run = RunDir.of(state_dir)
+    pid = run.supervisor()
+    if pid is None:
+        return "nothing runs"
+
+    def gone() -> bool:
+        return run.supervisor() is None
+
+    return "stopped" if host.end(pid, gone=gone, patience=STOP_PATIENCE) else "killed"
+
+
+def require_alive(run: RunDir) -> None:
+    """EngineFailed D065 with the reason when the service has ended."""
+    if run.supervisor() is None:
+        ended = run.ended()
+        raise EngineFailed(
+            "D065",
+            f"The service has ended: {ended.get('says', 'its supervisor was killed')}.",
+            fix=f"read the logs: dsv41 logs --state-dir {run.path.parent}",
+        )
+
+
+def _start_rank(run: RunDir, rank: int) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-m", "dsv41", "rank", "exec"]
+    return host.start(
+        [*argv, "--plan", str(run.plan_file), "--rank", str(rank)], log=run.log_file(rank)
+    )
+
+
+def _command(rank: Rank) -> list[str]:
+    """The argv to start; `python` is this interpreter, which has the engine that the Plan names."""
+    program, *rest = rank.argv
+    if program == "python":
+        return [sys.executable, *rest, "--die-with-parent"]
+    return [program, *rest]
+
+
+def _note_signals() -> threading.Event:
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    return asked
+
+
+def _as_status(code: int) -> int:
+    return EngineFailed.exit_status if code < 0 else code
+
+
+def _end_all(children: Mapping[int, subprocess.Popen[bytes]]) -> None:
+    """TERM to all, the head first so that it answers its clients; KILL whoever stays."""
+    for rank in sorted(children):
+        if children[rank].poll() is None:
+            children[rank].terminate()
+    for child in children.values():
+        try:
+            child.wait(TERM_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
