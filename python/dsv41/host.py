@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import platform
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from dsv41 import __version__
 from dsv41.errors import Unsafe, UsageError
 
 _PR_SET_PDEATHSIG = 1  # prctl(2), linux/prctl.h
@@ -34,12 +36,13 @@ class Lock:
     def take(cls, path: Path) -> Lock | None:
         """The lock, or None when somebody holds it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        return cls(path, fd)
+        # a look by `owner` holds the lock for microseconds: ask again before giving up
+        for pause in (0.02, 0.05, 0.0):
+            if _flock(fd, fcntl.LOCK_EX):
+                return cls(path, fd)
+            time.sleep(pause)
+        os.close(fd)
+        return None
 
     def write_owner(self, pid: int) -> None:
         """Record who holds the lock; read by `owner`."""
@@ -54,14 +57,24 @@ class Lock:
 def owner(path: Path) -> int | None:
     """The pid in a lock file that is held now; None when nobody holds it."""
     try:
-        lock = Lock.take(path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    if lock is not None:
-        lock.close()
-        return None
-    text = path.read_text().strip()
-    return int(text) if text.isdigit() else None
+    try:
+        if _flock(fd, fcntl.LOCK_SH):
+            return None
+        text = os.pread(fd, 32, 0).strip()
+        return int(text) if text.isdigit() else None
+    finally:
+        os.close(fd)
+
+
+def _flock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def make_folder(path: Path) -> Path:
@@ -164,6 +177,32 @@ def wait_until(true: Callable[[], bool], *, seconds: float, every: float = 0.05)
             return False
         time.sleep(every)
     return True
+
+
+class Terminated(BaseException):
+    """Raised by a TERM inside `term_raises`."""
+
+
+@contextlib.contextmanager
+def term_raises() -> Iterator[None]:
+    """Turn a TERM into `Terminated`, as Python turns an INT into KeyboardInterrupt."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def write_receipt(path: Path, *, command: str, started: str, result: Mapping[str, Any]) -> Path:
+    """Record a measurement: what was run, where, when, and what came out."""
+    receipt = {"schema": "dsv41.receipt/1", "command": command, "started": started}
+    receipt |= {"version": __version__, "machine": machine(), "result": result}
+    write_atomically(path, json.dumps(receipt, indent=1, ensure_ascii=False) + "\n")
+    return path
 
 
 def machine() -> dict[str, str | int]:

@@ -53,6 +53,11 @@ class RunDir:
         """Why and with which exit status the last service ended."""
         return self.path / "ended.json"
 
+    @property
+    def pids_file(self) -> Path:
+        """The pid of each rank's `rank exec`, written by the supervisor."""
+        return self.path / "ranks.json"
+
     def log_file(self, rank: int | None = None) -> Path:
         """A rank's log, or the supervisor's own."""
         return self.path / ("serve.log" if rank is None else f"rank{rank}.log")
@@ -91,11 +96,7 @@ def start_service(plan: Plan) -> subprocess.Popen[bytes]:
     host.make_folder(run.path)
     lock = host.Lock.take(run.lock_file)
     if lock is None:
-        raise Unsafe(
-            "D063",
-            f"A service already runs from {plan.state_dir} (pid {run.supervisor()}).",
-            fix=f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}",
-        )
+        raise _second(run, plan)
     try:
         run.ended_file.unlink(missing_ok=True)
         for log in (None, *range(len(plan.ranks))):
@@ -114,11 +115,27 @@ def start_service(plan: Plan) -> subprocess.Popen[bytes]:
     return process
 
 
+def refuse_second(run: RunDir, plan: Plan) -> None:
+    """Unsafe D063 when a service lives in the folder already."""
+    if run.supervisor() is not None:
+        raise _second(run, plan)
+
+
+def _second(run: RunDir, plan: Plan) -> Unsafe:
+    return Unsafe(
+        "D063",
+        f"A service already runs from {plan.state_dir} (pid {run.supervisor()}).",
+        fix=f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}",
+    )
+
+
 def supervise(plan: Plan) -> int:
     """Run all ranks until a TERM or until one ends; end the others; the exit status of the service."""
     run = RunDir.of(plan.state_dir)
     asked = _note_signals()
     children = {rank.rank: _start_rank(run, rank.rank) for rank in reversed(plan.ranks)}
+    pids = {str(rank): child.pid for rank, child in children.items()}
+    host.write_atomically(run.pids_file, json.dumps(pids) + "\n")
     first: int | None = None
     while first is None and not asked.wait(0.1):
         first = next((r for r, child in children.items() if child.poll() is not None), None)

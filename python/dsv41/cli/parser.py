@@ -1,0 +1,133 @@
+"""The tree of commands, each with its effect class."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dsv41 import __version__
+from dsv41.errors import UsageError
+
+DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError("D001", f"{self.prog}: {message}.", fix=f"{self.prog} --help")
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """The parsed command line; `verb` is the function to call. UsageError D001 on a wrong one."""
+    return _build().parse_args(arguments)
+
+
+def _build() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="dsv41",
+        description="Serve DeepSeek-V4.1-Flash on three or four DGX Sparks, "
+        "or a tiny model of the same architecture on this machine (profile local).",
+        epilog="Next: dsv41 serve --profile local · dsv41 smoke · dsv41 stop",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"dsv41 {__version__}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_service_verbs(verbs)
+    _add_data_verbs(verbs)
+    _add_inner_verbs(verbs)
+    return parser
+
+
+def _verb(
+    verbs: Any, name: str, function: str, *, effect: str | None, says: str
+) -> argparse.ArgumentParser:
+    """A command; `function` is its name in `dsv41.cli.verbs`, imported when it is called."""
+    text = says if effect is None else f"{says} [{effect}]"
+    hidden = {} if effect is None else {"help": text}
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, description=text, allow_abbrev=False, **hidden
+    )
+    parser.set_defaults(verb=_late(function))
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _late(function: str) -> Callable[..., int]:
+    def call(*arguments: Any) -> int:
+        from dsv41.cli import service, verbs  # noqa: PLC0415 - `rank exec` must start fast
+
+        found: Callable[..., int] = getattr(verbs, function, None) or getattr(service, function)
+        return found(*arguments)
+
+    return call
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", default="local", metavar="P", help="a name or ./file.toml")
+    parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (profile local)")
+    _add_state(parser)
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="D", help="default %(default)s"
+    )
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="F", help="one key a line, mode 0600 or stricter"
+    )
+
+
+def _add_service_verbs(verbs: Any) -> None:
+    serve = _verb(verbs, "serve", "serve", effect="changes hosts", says="Start the service.")
+    plan = _verb(verbs, "plan", "plan", effect="offline", says="Print what would run.")
+    for parser in (serve, plan):
+        _add_profile(parser)
+        _add_key(parser)
+        parser.add_argument("--port", type=int, default=8888, metavar="N", help="default 8888")
+    serve.add_argument("--detach", action="store_true", help="return when the service is ready")
+    serve.add_argument("--dry-run", action="store_true", help="print the steps and do nothing")
+    plan.add_argument("--why", action="store_true", help="print every knob with its reason")
+    stop = _verb(verbs, "stop", "stop", effect="stops serving", says="Stop the service.")
+    status = _verb(verbs, "status", "status", effect="reads hosts", says="One line a rank.")
+    logs = _verb(verbs, "logs", "logs", effect="reads hosts", says="Print the logs of the ranks.")
+    for parser in (stop, status, logs):
+        parser.add_argument("--profile", default="local", choices=["local"], help="the profile served")
+        _add_state(parser)
+    stop.add_argument("--dry-run", action="store_true", help="say what would be stopped")
+    logs.add_argument("--rank", type=int, metavar="N", help="one rank only")
+    logs.add_argument("--lines", type=int, default=50, metavar="N", help="lines a rank, default 50")
+    logs.add_argument("--follow", action="store_true", help="go on until interrupted")
+    smoke = _verb(verbs, "smoke", "smoke", effect="reads hosts", says="Ask questions with known answers.")
+    smoke.add_argument("--url", default="http://127.0.0.1:8888/v1", metavar="U", help="default %(default)s")
+    smoke.add_argument("--receipt", type=Path, metavar="FILE", help="where the receipt goes")
+    _add_key(smoke)
+    _add_state(smoke)
+
+
+def _add_data_verbs(verbs: Any) -> None:
+    pack = _verb(verbs, "pack", "pack", effect="changes hosts", says="Pack each rank's Engram rows.")
+    _add_profile(pack)
+    pack.add_argument("--dry-run", action="store_true", help="print the files and write nothing")
+    rows = verbs.add_parser("rows", help="look at packed row files [reads hosts]", allow_abbrev=False)
+    row_verbs = rows.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    verify = _verb(row_verbs, "verify", "rows_verify", effect="reads hosts", says="Check every byte.")
+    inspect = _verb(row_verbs, "inspect", "rows_inspect", effect="reads hosts", says="Print a header.")
+    verify.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    inspect.add_argument("file", type=Path, metavar="FILE")
+    explain = _verb(verbs, "explain", "explain", effect="offline", says="Tell more about an error code.")
+    explain.add_argument("code", metavar="CODE", help="for example D063; `all` lists them")
+
+
+def _add_inner_verbs(verbs: Any) -> None:
+    rank = verbs.add_parser("rank", help="what ssh, systemd and serve call [changes hosts]")
+    inner = rank.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    execute = _verb(inner, "exec", "rank_exec", effect="changes hosts", says="Run one rank of a Plan.")
+    execute.add_argument("--rank", type=int, required=True, metavar="N")
+    supervise = _verb(verbs, "supervise", "supervise", effect=None, says="Watch the ranks of a Plan.")
+    supervise.add_argument("--lock-fd", type=int, required=True, metavar="FD")
+    for parser in (execute, supervise):
+        parser.add_argument("--plan", type=Path, required=True, metavar="FILE")

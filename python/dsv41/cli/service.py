@@ -1,0 +1,195 @@
+"""The commands of a running service: serve, stop, status, logs, smoke."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from dsv41 import host, observe, run
+from dsv41.api import Endpoint
+from dsv41.cli import verbs
+from dsv41.cli.talk import Talk
+from dsv41.errors import CheckFailed, EngineFailed
+from dsv41.plan import Plan
+
+START_SECONDS = 120.0  # a cold start reads torch and the tables from disk once a rank
+USUAL_START = "usually 5 to 15 s"
+REFRESH = 0.2  # seconds between two looks at the logs
+
+
+def serve(args: Namespace, talk: Talk) -> int:
+    """Start the service, wait until it answers, then follow its log (or return, with --detach)."""
+    if args.dry_run:
+        verbs.show_steps(verbs.make_plan(args)[1], talk)
+        return 0
+    chosen, plan = verbs.make_plan(args, master_port=host.free_port("127.0.0.1", 20000))
+    state = run.RunDir.of(plan.state_dir)
+    verbs.load_local_engine()
+    _check_before_start(args, state, plan)
+    verbs.prepare_state(args.state_dir.absolute(), chosen, talk)
+    started = time.monotonic()
+    process = run.start_service(plan)
+    talk.say(f"starting {len(plan.ranks)} ranks of profile {plan.profile} ({USUAL_START})")
+    _wait_ready(state, plan, talk)
+    seconds = round(time.monotonic() - started, 2)
+    if args.json:
+        talk.document(
+            "serve",
+            status="ready",
+            url=plan.url,
+            pid=process.pid,
+            digest=plan.digest,
+            seconds=seconds,
+            state_dir=plan.state_dir,
+        )
+    else:
+        talk.put(f"ready {plan.url}")
+    talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}; stop: {_stop_command(plan)}")
+    return 0 if args.detach else _attach(state, plan, talk)
+
+
+def _check_before_start(args: Namespace, state: run.RunDir, plan: Plan) -> None:
+    """Whatever can be refused is refused before anything is made or started."""
+    from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
+
+    if args.api_key_file is not None:
+        keys.load(args.api_key_file)
+    host.make_folder(state.path)
+    run.refuse_second(state, plan)
+    host.refuse_taken_port("127.0.0.1", args.port)
+
+
+def _wait_ready(state: run.RunDir, plan: Plan, talk: Talk) -> None:
+    """Return when /ready answers 200; EngineFailed with the ends of the logs otherwise."""
+    endpoint = Endpoint(url=plan.url, timeout=5)
+
+    def ready() -> bool:
+        run.require_alive(state)
+        return endpoint.status("/ready") == 200
+
+    try:
+        in_time = host.wait_until(ready, seconds=START_SECONDS, every=REFRESH)
+    except EngineFailed:
+        _show_logs(state, plan, talk, lines=8)
+        raise
+    if not in_time:
+        _show_logs(state, plan, talk, lines=8)
+        run.stop_service(plan.state_dir)
+        raise EngineFailed("D066", f"The service was not ready within {START_SECONDS:.0f} s; it was stopped.")
+
+
+def _attach(state: run.RunDir, plan: Plan, talk: Talk) -> int:
+    """Follow the logs until the service ends or Ctrl-C detaches; a TERM stops the service."""
+    try:
+        with host.term_raises():
+            _follow(state, plan, talk, [None, *range(len(plan.ranks))])
+    except KeyboardInterrupt:
+        talk.say(f"detached; the service goes on at {plan.url}. Stop it with: {_stop_command(plan)}")
+        return 0
+    except host.Terminated:
+        talk.say(f"service {run.stop_service(plan.state_dir)}")
+        return 0
+    ended = state.ended()
+    talk.say(f"the service has ended: {ended.get('says', 'its supervisor was killed')}")
+    return int(ended.get("exit", EngineFailed.exit_status))
+
+
+def _stop_command(plan: Plan) -> str:
+    return f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}"
+
+
+def stop(args: Namespace, talk: Talk) -> int:
+    """Stop the service; nothing to stop is fine."""
+    state = run.RunDir.of(args.state_dir)
+    pid = state.supervisor()
+    if args.dry_run:
+        talk.put(f"would stop pid {pid}" if pid else "nothing runs")
+        return 0
+    says = run.stop_service(args.state_dir)
+    if args.json:
+        talk.document("stop", status=says, pid=pid)
+    else:
+        talk.put(says)
+    return 0
+
+
+def status(args: Namespace, talk: Talk) -> int:
+    """One line a rank, from evidence: the lock, the processes, the endpoint; 1 unless it serves."""
+    found = observe.look(run.RunDir.of(args.state_dir))
+    if args.json:
+        talk.document("status", **found)
+    else:
+        talk.put(f"{found['status']}  {found['url']}  {found['says']}".rstrip())
+        for rank in found["ranks"]:
+            talk.put(f"rank {rank['rank']}  {rank['role']:6}  {rank['state']}  {rank['last_line']}".rstrip())
+    return 0 if found["status"] == "serving" else CheckFailed.exit_status
+
+
+def logs(args: Namespace, talk: Talk) -> int:
+    """Print the end of each rank's log, and go on with --follow."""
+    state = run.RunDir.of(args.state_dir)
+    plan = state.plan()
+    ranks = observe.check_rank(plan, args.rank)
+    if args.json:
+        tails = {str(rank): observe.tail(state.log_file(rank), lines=args.lines) for rank in ranks}
+        talk.document("logs", ranks=tails)
+        return 0
+    for rank in ranks:
+        for line in observe.tail(state.log_file(rank), lines=args.lines):
+            talk.put(line)
+    if args.follow:
+        _follow(state, plan, talk, list(ranks))
+    return 0
+
+
+def smoke(args: Namespace, talk: Talk) -> int:
+    """Ask questions with known answers, print a line a step, write a receipt."""
+    from dsv41 import smoke as ladder  # noqa: PLC0415 - keeps the other commands light
+
+    key = None
+    if args.api_key_file is not None:
+        from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
+
+        key = keys.load(args.api_key_file).first()
+    started = host.utc_now()
+    steps = []
+    for step in ladder.climb(Endpoint(url=args.url, key=key)):
+        steps.append(step)
+        if not args.json:
+            talk.put(f"{'ok' if step['ok'] else 'FAIL':4}  {step['name']:12} {step['seconds']:6.2f} s  {step['says']}")
+    passed = all(step["ok"] for step in steps)
+    result = {"status": "ok" if passed else "fail", "url": args.url, "steps": steps}
+    receipt = _write_receipt(args, result, started=started)
+    talk.say(f"receipt: {receipt}")
+    if args.json:
+        talk.document("smoke", **result, receipt=str(receipt))
+    return 0 if passed else CheckFailed.exit_status
+
+
+def _write_receipt(args: Namespace, result: dict[str, Any], *, started: str) -> Path:
+    name = f"smoke-{started.replace(':', '')}.json"
+    path: Path = args.receipt or args.state_dir / "receipts" / name
+    host.make_folder(path.absolute().parent)
+    return host.write_receipt(path, command=f"dsv41 smoke --url {args.url}", started=started, result=result)
+
+
+def _show_logs(state: run.RunDir, plan: Plan, talk: Talk, *, lines: int) -> None:
+    for rank in (None, *range(len(plan.ranks))):
+        for line in observe.tail(state.log_file(rank), lines=lines):
+            talk.log(f"  {line}")
+
+
+def _follow(state: run.RunDir, plan: Plan, talk: Talk, ranks: list[int | None]) -> None:
+    """Print new log lines as they come, for as long as the service lives."""
+    places = {rank: state.log_file(rank).stat().st_size for rank in ranks}
+    lives = True
+    while lives:
+        lives = state.supervisor() is not None
+        for rank, place in places.items():
+            lines, places[rank] = observe.lines_since(state.log_file(rank), place)
+            for line in lines:
+                talk.log(line)
+        if lives:
+            time.sleep(REFRESH)

@@ -1,0 +1,58 @@
+"""What the command says: data to stdout, talk to stderr, color only where it is wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from dsv41.errors import Error
+
+# a child's log line may carry terminal control codes; they must not reach our terminal
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_LONGEST_LINE = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Talk:
+    """The two streams of a command."""
+
+    data: TextIO
+    words: TextIO
+    as_json: bool
+    color: bool
+
+    @classmethod
+    def to_terminal(cls, *, as_json: bool) -> Talk:
+        """stdout and stderr; NO_COLOR and a stderr that is no terminal turn color off."""
+        color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        return cls(data=sys.stdout, words=sys.stderr, as_json=as_json, color=color)
+
+    def say(self, line: str) -> None:
+        """A line for the person at the terminal."""
+        print(line, file=self.words, flush=True)
+
+    def log(self, line: str) -> None:
+        """A line of another program's log, without its control codes."""
+        print(_CONTROL.sub("", line.rstrip("\n"))[:_LONGEST_LINE], file=self.words, flush=True)
+
+    def put(self, text: str) -> None:
+        """A line of data."""
+        print(text, file=self.data, flush=True)
+
+    def document(self, schema: str, **fields: Any) -> None:
+        """One JSON document with its schema."""
+        self.put(json.dumps({"schema": f"dsv41.{schema}/1", **fields}, ensure_ascii=False))
+
+    def error(self, error: Error) -> None:
+        """An error: code, sentence, and the step that mends it."""
+        if self.as_json:
+            self.document("error", code=error.code, says=error.says, fix=error.fix)
+        code = f"\x1b[1;31m{error.code}\x1b[0m" if self.color else error.code
+        self.say(f"{code} {error.says}")
+        if error.fix:
+            self.say(f"  fix: {error.fix}")
+        self.say(f"  more: dsv41 explain {error.code}")

@@ -1,0 +1,159 @@
+"""One function a command: parse nothing, decide nothing, call a room and show what it gives."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsv41 import fleet as fleets
+from dsv41 import host, profile
+from dsv41 import plan as plans
+from dsv41.cli.talk import Talk
+from dsv41.errors import CheckFailed, UsageError, explanations
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def make_plan(args: Namespace, *, master_port: int = 20000) -> tuple[profile.Profile, plans.Plan]:
+    """The profile and Plan that the flags ask for."""
+    chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
+    if chosen.engine != "local":
+        raise UsageError("D002", f"Profile {chosen.name} needs a fleet file; only local runs without one.")
+    if not 1 <= args.port <= 65535:
+        raise UsageError("D003", f"--port is {args.port}; a port is 1 to 65535.")
+    key_file = args.api_key_file and str(args.api_key_file.absolute())
+    fleet = fleets.loopback(
+        tp=chosen.integer("tp"),
+        state_dir=str(args.state_dir.absolute()),
+        port=args.port,
+        master_port=master_port,
+        api_key_file=key_file,
+    )
+    return chosen, plans.plan(chosen, fleet, {})
+
+
+def plan(args: Namespace, talk: Talk) -> int:
+    """Print the Plan."""
+    chosen, made = make_plan(args)
+    if args.json:
+        talk.put(made.to_json().rstrip("\n"))
+        return 0
+    talk.put(f"profile {chosen.name}: {chosen.says}")
+    talk.put(f"plan {made.digest}\nurl {made.url}")
+    for rank in made.ranks:
+        talk.put(f"rank {rank.rank} {rank.role} on {rank.node}: {' '.join(rank.argv)}")
+    show_steps(made, talk)
+    for entry in made.omitted:
+        talk.put(f"omitted {entry['knob']}: {entry['reason']}")
+    if args.why:
+        for name, knob in sorted(chosen.knobs.items()):
+            talk.put(f"{name} = {knob.value!r}\n    {knob.why}")
+    return 0
+
+
+def show_steps(made: plans.Plan, talk: Talk) -> None:
+    """The steps of a Plan, a line each."""
+    for step in made.steps:
+        talk.put(f"step {step.id} on {step.node} [{step.effect}]: {' '.join(step.command)}")
+
+
+def pack(args: Namespace, talk: Talk) -> int:
+    """Make the tiny checkpoint if absent and pack every rank's rows."""
+    chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
+    prepare = load_local_engine()
+    if args.dry_run:
+        files = prepare.row_files(args.state_dir, tp=chosen.integer("tp"), partition=str(chosen["partition"]))
+    else:
+        files = prepare_state(args.state_dir, chosen, talk)
+    if args.json:
+        talk.document("pack", files=[str(file) for file in files])
+    else:
+        for file in files:
+            talk.put(str(file))
+    return 0
+
+
+def prepare_state(state_dir: Path, chosen: profile.Profile, talk: Talk) -> list[Path]:
+    """The checkpoint and row files that a local service needs, made where absent."""
+    host.make_folder(state_dir)
+    files: list[Path] = load_local_engine().prepare(
+        state_dir, tp=chosen.integer("tp"), partition=str(chosen["partition"]), say=talk.say
+    )
+    return files
+
+
+def load_local_engine() -> ModuleType:
+    """The local engine's preparation; UsageError D004 when its packages are not installed."""
+    try:
+        from dsv41.local import prepare  # noqa: PLC0415 - torch is only there with the extra
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "D004",
+            f"The local engine needs the package {error.name}, which this Python does not have.",
+            fix="make setup, or pip install 'dsv41[local]' torch==2.13.0 ./csrc",
+        ) from error
+    return prepare
+
+
+def rows_verify(args: Namespace, talk: Talk) -> int:
+    """Check every byte of row files."""
+    from dsv41 import rows  # noqa: PLC0415 - needs the row-store extension
+
+    results = rows.verify(args.files)
+    failed = [result for result in results if not result.ok]
+    if args.json:
+        status = "fail" if failed else "ok"
+        talk.document("rows-verify", status=status, files=[asdict(result) for result in results])
+    else:
+        for result in results:
+            talk.put(f"{'ok' if result.ok else 'BAD':4}{result.path}  {result.says}")
+    return CheckFailed.exit_status if failed else 0
+
+
+def rows_inspect(args: Namespace, talk: Talk) -> int:
+    """Print the header of a row file."""
+    from dsv41 import rows  # noqa: PLC0415 - needs the row-store extension
+
+    header = asdict(rows.inspect(args.file))
+    if args.json:
+        talk.document("rows-inspect", **header)
+    else:
+        for name, value in header.items():
+            talk.put(f"{name}: {value}")
+    return 0
+
+
+def explain(args: Namespace, talk: Talk) -> int:
+    """Tell more about an error code."""
+    known = explanations()
+    wanted = list(known) if args.code == "all" else [args.code.upper()]
+    if wanted[0] not in known:
+        raise UsageError("D005", f"There is no code {args.code!r}.", fix="dsv41 explain all")
+    found = [known[code] for code in wanted]
+    if args.json:
+        talk.document("explain", codes=[asdict(entry) for entry in found])
+        return 0
+    for entry in found:
+        talk.put(f"{entry.code}  {entry.title}")
+        if args.code != "all":
+            talk.put(f"\n{entry.text}")
+    return 0
+
+
+def rank_exec(args: Namespace, _talk: Talk) -> int:
+    """Run one rank of a Plan in the foreground."""
+    from dsv41 import run  # noqa: PLC0415 - keeps the other commands light
+
+    return run.exec_rank(run.read_plan(args.plan), args.rank, environ=os.environ)
+
+
+def supervise(args: Namespace, _talk: Talk) -> int:
+    """Watch the ranks of a Plan; holds the inherited lock until the end."""
+    from dsv41 import run  # noqa: PLC0415 - keeps the other commands light
+
+    os.set_inheritable(args.lock_fd, False)  # noqa: FBT003 - the standard library's signature
+    return run.supervise(run.read_plan(args.plan))
