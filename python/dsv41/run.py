@@ -102,7 +102,7 @@ def start_service(plan: Plan) -> subprocess.Popen[bytes]:
         for log in (None, *range(len(plan.ranks))):
             run.log_file(log).write_bytes(b"")
         host.write_atomically(run.plan_file, plan.to_json())
-        argv = [sys.executable, "-m", "dsv41", "supervise", "--plan", str(run.plan_file)]
+        argv = [sys.executable, "-m", "dsv41", "rank", "supervise", "--plan", str(run.plan_file)]
         process = host.start(
             [*argv, "--lock-fd", str(lock.fd)],
             log=run.log_file(),

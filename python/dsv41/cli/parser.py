@@ -40,13 +40,12 @@ def _build() -> argparse.ArgumentParser:
 
 
 def _verb(
-    verbs: Any, name: str, function: str, *, effect: str | None, says: str
+    verbs: Any, name: str, function: str, *, effect: str, says: str
 ) -> argparse.ArgumentParser:
     """A command; `function` is its name in `dsv41.cli.verbs`, imported when it is called."""
-    text = says if effect is None else f"{says} [{effect}]"
-    hidden = {} if effect is None else {"help": text}
+    text = f"{says} [{effect}]"
     parser: argparse.ArgumentParser = verbs.add_parser(
-        name, description=text, allow_abbrev=False, **hidden
+        name, help=text, description=text, allow_abbrev=False
     )
     parser.set_defaults(verb=_late(function))
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -127,7 +126,9 @@ def _add_inner_verbs(verbs: Any) -> None:
     inner = rank.add_subparsers(title="commands", metavar="COMMAND", required=True)
     execute = _verb(inner, "exec", "rank_exec", effect="changes hosts", says="Run one rank of a Plan.")
     execute.add_argument("--rank", type=int, required=True, metavar="N")
-    supervise = _verb(verbs, "supervise", "supervise", effect=None, says="Watch the ranks of a Plan.")
+    supervise = _verb(
+        inner, "supervise", "supervise", effect="changes hosts", says="Run all ranks of a Plan."
+    )
     supervise.add_argument("--lock-fd", type=int, required=True, metavar="FD")
     for parser in (execute, supervise):
         parser.add_argument("--plan", type=Path, required=True, metavar="FILE")
