@@ -1,0 +1,32 @@
+# The developer interface. `make` lists the targets.
+.DEFAULT_GOAL := help
+.PHONY: help setup serve-local stop-local test test-nix lint bench-local pictures
+VENV := .venv/bin
+ARGS ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with everything (idempotent)
+	@scripts/setup.sh
+
+serve-local: setup ## serve the tiny model on 127.0.0.1:8888 (ARGS="--tp 1 --port 9000")
+	@$(VENV)/dsv41 serve --profile local $(ARGS)
+
+stop-local: setup ## stop it
+	@$(VENV)/dsv41 stop --profile local $(ARGS)
+
+test: setup ## run the tests
+	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-nix: setup ## evaluate and build the flake offline, on a stand-in for nixpkgs
+	@scripts/test-nix.sh
+
+lint: setup ## ruff, mypy, import-linter
+	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports
+
+bench-local: setup ## measure the local engine and write a receipt below docs/evidence
+	@OMP_NUM_THREADS=1 $(VENV)/python -m dsv41.local.bench $(ARGS)
+
+pictures: setup ## draw the pictures of the docs again
+	@$(VENV)/python scripts/pictures.py

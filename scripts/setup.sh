@@ -1,0 +1,32 @@
+#!/bin/sh
+# Makes .venv with everything that development and the local engine need: the locked packages of poetry.lock
+# (by hash), torch, the row store built from csrc/, and dsv41 itself. Quick when nothing changed.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+torch=${TORCH:-torch==2.13.0}
+
+missing() { echo "setup: $1 is missing; install it with: apt-get install $2" >&2; exit 2; }
+command -v "$python" >/dev/null || missing python3 python3
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  { echo "setup: $python is $("$python" -V); dsv41 needs Python 3.11 or newer (set PYTHON=...)" >&2; exit 2; }
+"$python" -c 'import venv, ensurepip' 2>/dev/null || missing "Python's venv" python3-venv
+"$python" -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' ||
+  missing "Python.h" python3-dev
+command -v g++ >/dev/null || missing g++ g++
+
+# what decides the content of .venv
+wanted=$({ "$python" -VV; echo "$torch"; cat pyproject.toml poetry.lock scripts/setup.sh; find csrc -type f -not -path 'csrc/build/*' | LC_ALL=C sort | xargs cat; } | sha256sum)
+[ "$(cat .venv/setup-done 2>/dev/null)" != "$wanted" ] || exit 0
+
+echo "setup: making .venv (about a minute the first time)" >&2
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+rm -f .venv/setup-done
+pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+"$python" scripts/requirements.py poetry.lock > .venv/requirements.txt
+pip install --no-deps --require-hashes -r .venv/requirements.txt
+pip install "$torch"
+pip install --no-deps --no-build-isolation --force-reinstall ./csrc
+pip install --no-deps --no-build-isolation --editable .
+.venv/bin/python -c 'import torch, dsv41_rows, dsv41.cli'
+echo "$wanted" > .venv/setup-done
