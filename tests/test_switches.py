@@ -1,0 +1,90 @@
+"""The table of switches: names, defaults, what a bad value does."""
+
+import pytest
+from dsv41 import switches
+from dsv41.errors import UsageError, explanations
+from dsv41.guards.effort import budget
+from dsv41.guards.loop import LoopConfig
+from dsv41.switches import SWITCHES, read, render
+
+
+def test_upstream_names_and_defaults() -> None:
+    assert {switch.env: switch.default for switch in SWITCHES.values()} == {
+        "DSV41_MAX_NEW_TOKENS": 32768,
+        "DSV41_LOOP_ABORT": 1,
+        "DSV41_LOOP_NGRAM": 32,
+        "DSV41_LOOP_NGRAM_MAX": 256,
+        "DSV41_LOOP_REPEATS": 4,
+        "DSV41_LOOP_IDENTICAL": 64,
+        "DSV41_LOOP_LINE_REPEATS": 8,
+        "DSV41_LOOP_LINE_MIN": 16,
+        "SGLANG_DSV41_REASONING_EFFORT": 75,
+    }
+
+
+def test_defaults_are_those_of_the_guards() -> None:
+    assert LoopConfig() == LoopConfig(
+        abort=read({}, "loop_abort"),
+        ngram=read({}, "loop_ngram"),
+        ngram_max=read({}, "loop_ngram_max"),
+        repeats=read({}, "loop_repeats"),
+        identical=read({}, "loop_identical"),
+        line_repeats=read({}, "loop_line_repeats"),
+        line_min=read({}, "loop_line_min"),
+    )
+    for tier, value in switches._TIERS.items():
+        assert budget(tier) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("65536", 65536), (" 12 ", 12), ("-1", -1), ("", 32768)]
+)
+def test_read(text: str, value: int) -> None:
+    assert read({"DSV41_MAX_NEW_TOKENS": text}, "max_new_tokens") == value
+
+
+def test_unreadable_integer_is_the_default_with_a_warning() -> None:
+    said: list[str] = []
+    environ = {"DSV41_MAX_NEW_TOKENS": "lots", "DSV41_LOOP_NGRAM": "3.5"}
+    assert read(environ, "max_new_tokens", warn=said.append) == 32768
+    assert read(environ, "loop_ngram", warn=said.append) == 32
+    assert "DSV41_MAX_NEW_TOKENS is 'lots'" in said[0]
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(("text", "value"), [("low", 50), ("MAX", 100), ("1", 1), ("60", 60)])
+def test_effort(text: str, value: int) -> None:
+    assert read({"SGLANG_DSV41_REASONING_EFFORT": text}, "reasoning_effort") == value
+
+
+@pytest.mark.parametrize("text", ["0", "101", "hard", "0.5"])
+def test_bad_effort_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError, match="SGLANG_DSV41_REASONING_EFFORT") as caught:
+        read({"SGLANG_DSV41_REASONING_EFFORT": text}, "reasoning_effort")
+    assert caught.value.code == "D074"
+    assert caught.value.code in explanations()
+
+
+def test_unknown_switch() -> None:
+    for act in (lambda: read({}, "no_such"), lambda: render({"no_such": 1})):
+        with pytest.raises(UsageError, match="max_new_tokens") as caught:
+            act()
+        assert caught.value.code == "D075"
+        assert caught.value.code in explanations()
+
+
+def test_render_and_read_agree() -> None:
+    values = {name: switch.default for name, switch in SWITCHES.items()}
+    environ = render(values)
+    assert {name: read(environ, name) for name in SWITCHES} == values
+    assert render({"reasoning_effort": "max", "loop_abort": False}) == {
+        "DSV41_LOOP_ABORT": "0",
+        "SGLANG_DSV41_REASONING_EFFORT": "100",
+    }
+    assert render({}) == {}
+
+
+def test_render_refuses_a_bad_value() -> None:
+    with pytest.raises(UsageError, match="DSV41_LOOP_ABORT") as caught:
+        render({"loop_abort": "yes"})
+    assert caught.value.code == "D074"
