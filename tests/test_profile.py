@@ -1,0 +1,70 @@
+"""Profiles: the shipped ones parse; wrong ones are refused with file, key and what is allowed."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from dsv41 import profile
+from dsv41.errors import UsageError
+
+LOCAL = files("dsv41.profiles").joinpath("local.toml").read_text()
+
+
+def test_local_has_every_knob_of_its_engine_with_a_reason() -> None:
+    local = profile.load("local")
+    assert local.knobs.keys() == profile.KNOBS["local"].keys()
+    assert all(len(knob.why) > 20 for knob in local.knobs.values())
+    assert (local["tp"], local["slots"], local["max_new_tokens"]) == (3, 8, 32768)
+
+
+def test_a_file_is_a_profile_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(LOCAL.replace("value = 8\n", "value = 4\n"))
+    assert profile.load(str(path))["slots"] == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "words"),
+    [
+        ("value = 3", "value = 9", "D095", ["knobs.tp", "9", "int from 1 to 8"]),
+        ("value = 3", 'value = "3"', "D095", ["knobs.tp", "'3'"]),
+        ("value = 3", "value = true", "D095", ["knobs.tp", "True"]),
+        ('"weighted"', '"round-robin"', "D095", ["knobs.partition", "'strided'", "'weighted'"]),
+        ("[knobs.tp]", "[knobs.tpp]", "D095", ["knobs.tpp", "tp"]),
+        ('engine = "local"', 'engine = "llama"', "D095", ["engine", "llama", "local"]),
+        ('says = "', 'sayz = "', "D095", ["says", "a string"]),
+        ('name = "local"', "name = local", "D094", ["not TOML"]),
+        ("why = ", "because = ", "D095", ["value and why, or omitted"]),
+    ],
+)
+def test_what_is_wrong_is_named(old: str, new: str, code: str, words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        profile.parse(LOCAL.replace(old, new, 1), where="p.toml")
+    assert caught.value.code == code
+    assert all(word in caught.value.says for word in ["p.toml", *words])
+
+
+def test_a_missing_knob_is_an_error_and_an_omitted_one_is_not() -> None:
+    start = LOCAL.index("[knobs.loop_abort]")
+    with pytest.raises(UsageError, match=r"knobs\.loop_abort is 'missing'"):
+        profile.parse(LOCAL[:start], where="p.toml")
+    parsed = profile.parse(LOCAL[:start] + '[knobs.loop_abort]\nomitted = "no need"\n', where="p")
+    assert parsed.knobs["loop_abort"].omitted
+    with pytest.raises(KeyError):
+        parsed["loop_abort"]
+
+
+def test_flags_override_and_are_checked_alike() -> None:
+    local = profile.load("local")
+    assert local.with_values("--tp", tp=1)["tp"] == 1
+    assert local.with_values("--tp", tp=None) == local
+    with pytest.raises(UsageError, match=r"--tp: knobs\.tp is 0"):
+        local.with_values("--tp", tp=0)
+
+
+@pytest.mark.parametrize(("name", "code"), [("tp33", "D093"), ("./none.toml", "D094")])
+def test_a_profile_that_is_not_there(name: str, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        profile.load(name)
+    assert caught.value.code == code
