@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 INK, PAPER, LINE, TINT = "#1c2733", "#ffffff", "#5b6b7a", "#e8f0f7"
-CELL_WIDTH, CELL_HEIGHT, GAP = 196, 74, 34  # pixels
+CELL_WIDTH, CELL_HEIGHT, GAP = 204, 74, 34  # pixels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,12 +48,13 @@ class Arrow:
 def boxes(items: Sequence[Box], arrows: Sequence[Arrow], *, title: str) -> str:
     """An SVG of boxes on a grid and the arrows between them; the same input gives the same bytes."""
     width = max(box.left for box in items) + CELL_WIDTH + GAP
-    height = max(box.top for box in items) + CELL_HEIGHT + GAP
+    top = min(box.top for box in items) - GAP
+    height = max(box.top for box in items) + CELL_HEIGHT + GAP - top
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {top:g} {width:g} {height:g}" '
         f'font-family="sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
-        f'<rect width="100%" height="100%" fill="{PAPER}"/>',
+        f'<rect y="{top:g}" width="100%" height="100%" fill="{PAPER}"/>',
         f'<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
         f'orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" fill="{LINE}"/></marker></defs>',
         *(_arrow(items[a.start], items[a.end], a.says) for a in arrows),

@@ -1,0 +1,50 @@
+"""Draw the pictures of the docs below docs/pictures; tests/test_draw.py holds them to this."""
+
+from pathlib import Path
+
+from dsv41.draw import Arrow, Box, boxes
+
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+
+ARCHITECTURE = boxes(
+    [
+        Box(column=0, row=0, title="profile.toml", lines=("what is served:", "knobs, each with its reason")),
+        Box(column=0, row=1, title="fleet", lines=("where: nodes, addresses,", "folders, ports")),
+        Box(column=1, row=0.5, title="plan", lines=("pure: same input, same bytes:", "argv, env, steps, digest"), strong=True),
+        Box(column=2, row=0.5, title="rank exec", lines=("carries out one rank, alike", "from ssh, systemd and serve")),
+        Box(column=3, row=0, title="rank 0", lines=("OpenAI endpoint, scheduler,", "guards, its model shard"), strong=True),
+        Box(column=3, row=1, title="ranks 1 and 2", lines=("their model shards,", "the same steps"), strong=True),
+        Box(column=4, row=0.5, title="row store (C++)", lines=("264 bytes a row, O_DIRECT,", "a CRC each, one read each")),
+        Box(column=4, row=1.5, title="row files", lines=("one a layer and rank,", "on the node's own disk")),
+        Box(column=2, row=1.5, title="pack", lines=("checkpoint -> row files,", "atomic, verifiable")),
+        Box(column=4, row=-0.6, title="client", lines=("any OpenAI client,", "dsv41 smoke")),
+    ],
+    [
+        Arrow(start=0, end=2),
+        Arrow(start=1, end=2),
+        Arrow(start=2, end=3),
+        Arrow(start=3, end=4),
+        Arrow(start=3, end=5),
+        Arrow(start=4, end=5, says="collectives"),
+        Arrow(start=4, end=6),
+        Arrow(start=5, end=6),
+        Arrow(start=6, end=7),
+        Arrow(start=8, end=7),
+        Arrow(start=2, end=8),
+        Arrow(start=9, end=4),
+    ],
+    title="From profile and fleet to an endpoint",
+)
+
+DRAWN = {"architecture.svg": ARCHITECTURE}
+
+
+def main() -> None:
+    """Write every picture."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name, svg in DRAWN.items():
+        (PICTURES / name).write_text(svg, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
