@@ -1,0 +1,38 @@
+"""Every dsv41 command in the docs is one that the parser takes; every link leads somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dsv41.cli.parser import parse_arguments
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for block in FENCE.findall(page.read_text()):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = line.removeprefix("$ ").removeprefix(".venv/bin/")
+                if words.startswith("dsv41 "):
+                    found.append((page.name, words))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_parse(page: str, line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    if "--version" not in words and "--help" not in words:
+        assert callable(parse_arguments(words).verb), page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
