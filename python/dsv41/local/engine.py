@@ -103,11 +103,10 @@ class Engine:
         stream = Stream(Generation(job, context=self._runner.context))
         with self._wake:
             self._refuse_when_closed()
-            waiting = len(self._inbox)
-            if self._scheduler.room() <= waiting:
+            if self._scheduler.room() <= len(self._inbox):
                 raise QueueFullError(
                     "D052",
-                    f"{self._scheduler.queued + waiting} requests wait; no more are taken.",
+                    f"{self._scheduler.bound} requests wait for a slot; no more are taken.",
                     fix="send the request again later, or serve with more slots",
                 )
             self._inbox.append(stream.request)

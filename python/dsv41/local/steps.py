@@ -105,24 +105,24 @@ class Metered:
         self._comm = comm
         self._meter = meter
 
-    def sum(self, t: Tensor) -> Tensor:
+    def sum(self, tensor: Tensor) -> Tensor:
         """All-reduce in place."""
         began = time.perf_counter()
-        out = self._comm.sum(t)
+        out = self._comm.sum(tensor)
         self._meter.collectives += time.perf_counter() - began
         return out
 
-    def gather(self, t: Tensor) -> list[Tensor] | None:
+    def gather(self, tensor: Tensor) -> list[Tensor] | None:
         """Give rank 0 the parts of all ranks."""
         began = time.perf_counter()
-        out = self._comm.gather(t)
+        out = self._comm.gather(tensor)
         self._meter.collectives += time.perf_counter() - began
         return out
 
-    def broadcast(self, t: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """Give every rank what rank 0 holds."""
         began = time.perf_counter()
-        out = self._comm.broadcast(t)
+        out = self._comm.broadcast(tensor)
         self._meter.collectives += time.perf_counter() - began
         return out
 
