@@ -118,12 +118,12 @@ def fake_quant_fp8(values: Tensor) -> Tensor:
     """
     import torch  # noqa: PLC0415 - the byte side of this module must not pay for it
 
-    groups = values.unflatten(-1, (-1, 32))
+    groups = _groups(values, 32)
     scale = _power_of_two_at_least(
         groups.abs().amax(-1, keepdim=True).clamp_min(1e-4) * (1 / E4M3_MAX)
     )
     codes = (groups / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-    return (codes.to(values.dtype) * scale).flatten(-2)
+    return (codes.to(values.dtype) * scale).view_as(values)
 
 
 def fake_quant_fp4_e4m3(values: Tensor) -> Tensor:
@@ -134,10 +134,10 @@ def fake_quant_fp4_e4m3(values: Tensor) -> Tensor:
     """
     import torch  # noqa: PLC0415
 
-    groups = values.unflatten(-1, (-1, 16))
+    groups = _groups(values, 16)
     wanted = groups.abs().amax(-1, keepdim=True).clamp_min(E2M1_MAX * 2.0**-9) / E2M1_MAX
     scale = wanted.clamp_max(E4M3_MAX).to(torch.float8_e4m3fn).to(values.dtype)
-    return (_round_e2m1(groups / scale) * scale).flatten(-2)
+    return (_round_e2m1(groups / scale) * scale).view_as(values)
 
 
 def fake_quant_fp4_e8m0(values: Tensor) -> Tensor:
@@ -145,10 +145,15 @@ def fake_quant_fp4_e8m0(values: Tensor) -> Tensor:
 
     Tensor [..., channels], channels a multiple of 32; same shape and dtype.
     """
-    groups = values.unflatten(-1, (-1, 32))
+    groups = _groups(values, 32)
     largest = groups.abs().amax(-1, keepdim=True).clamp_min(E2M1_MAX * 2.0**-126)
     scale = _power_of_two_at_least(largest * (1 / E2M1_MAX))
-    return (_round_e2m1(groups / scale) * scale).flatten(-2)
+    return (_round_e2m1(groups / scale) * scale).view_as(values)
+
+
+def _groups(values: Tensor, size: int) -> Tensor:
+    """[..., channels] as [..., channels / size, size]."""
+    return values.reshape(*values.shape[:-1], -1, size)
 
 
 def _power_of_two_at_least(values: Tensor) -> Tensor:

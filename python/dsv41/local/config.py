@@ -35,7 +35,8 @@ class RopeScaling:
 class ModelConfig:
     """Every value the model needs, under its official name; `raw` is the whole file.
 
-    `compress_ratios` may hold draft entries behind the layers': the first `num_hidden_layers` count.
+    `compress_ratios` may hold draft entries behind the layers': the first `num_hidden_layers`
+    entries are the layers'.
     """
 
     vocab_size: int

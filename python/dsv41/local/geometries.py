@@ -13,13 +13,13 @@ NAMES = ("fixture", "gpu")
 
 HIDDEN = 128  # room for a fitted output head of about 250 positions
 
-# The context is factor x original = 16 x 256 = 4096, as the released one is 16 x 65536: YaRN's ramp is
-# really crossed, and eight streams of a full context stay within memory on a small machine.
+# The context is factor x original = 16 x 256 = 4096, as the released one is 16 x 65536: positions
+# really go beyond the original length, and eight streams of a full context stay small in memory.
 CONTEXT = 4096
 
-# What fits to no kernel: 16 heads of 32 channels in 8 groups. At three ranks groups are padded 8 -> 12,
-# as in the released model. 12 experts divide by 1, 2, 3 and 4. Two Engram layers of 24 columns with
-# primes from 5,003 on: 122,412 and 127,932 rows of really 264 bytes.
+# As small as the architecture allows: 16 heads of 32 channels in 8 groups, padded to 12 groups at
+# three ranks as in the released model; 12 experts divide by 1, 2, 3 and 4; two Engram layers of 24
+# columns with primes from 5,003 on, 122,412 and 127,932 rows of really 264 bytes.
 _FIXTURE_TEXT: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "num_hidden_layers": 6,
@@ -76,7 +76,7 @@ _GPU_TEXT: dict[str, Any] = {
 
 
 def config(geometry: str) -> dict[str, Any]:
-    """The whole config.json of a geometry, `fixture` or `gpu`.
+    """Build the whole config.json of a geometry, `fixture` or `gpu`.
 
     Raises ValueError for another name.
     """

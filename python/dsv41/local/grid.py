@@ -1,7 +1,7 @@
 """Random values that are the same bytes on every machine.
 
-A tensor's bytes come from the raw stream of numpy's Philox counter-based generator (NEP 19 keeps raw
-streams of bit generators stable), keyed by the tensor's name. Each random byte picks one of 256
+A tensor's bytes come from the raw stream of numpy's Philox counter-based generator (NEP 19 keeps
+raw streams of bit generators stable), keyed by the tensor's name. Each random byte picks one of 256
 entries of a table, and every entry is a small integer times a power of two, exact in the tensor's
 format: no rounding, no library's notion of a normal distribution, no order of generation.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -28,10 +28,10 @@ ITEM_BYTES: dict[Dtype, int] = {"F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "BF16": 2, 
 class Grid:
     """What values a tensor takes.
 
-    kind: `odd15` odd integers -15..15 times 2**exponent in E4M3 (exponent 0); `e4m3` any E4M3 code
-    but NaN; `nibbles` any two E2M1 codes; `powers` E8M0 exponent + {-1, 0, 1}; `codes` E8M0 codes
-    116..123, those of the released Engram tables; `odd255` odd integers -255..255 times 2**exponent;
-    `near_one` 1 + n/128 with n in -15..15 and 0; `zero`.
+    kind: `odd15` odd integers -15..15 in E4M3; `e4m3` any E4M3 code but NaN; `nibbles` any two E2M1
+    codes; `powers` E8M0 2**(exponent + {-1, 0, 1}); `codes` E8M0 codes 116..123, those of the
+    released Engram tables; `odd255` odd integers -255..255 times 2**exponent; `near_one` 1 + n/128
+    with n in -15..15; `zero`.
     """
 
     kind: Literal["odd15", "e4m3", "nibbles", "powers", "codes", "odd255", "near_one", "zero"]
@@ -39,8 +39,9 @@ class Grid:
 
 
 def table(grid: Grid, dtype: Dtype) -> npt.NDArray[np.uint8]:
-    """The 256 possible elements of a tensor as bytes: uint8 [256, item bytes], little-endian."""
-    byte = np.arange(256)
+    """List the 256 possible elements as little-endian bytes: uint8 [256, item bytes]."""
+    byte = np.arange(256, dtype=np.int64)
+    codes: npt.NDArray[Any]
     match grid.kind:
         case "odd15":
             codes = codec.encode_e4m3((2 * (byte % 16) - 15).astype(np.float32))
@@ -57,10 +58,12 @@ def table(grid: Grid, dtype: Dtype) -> npt.NDArray[np.uint8]:
     return codes.astype(np.uint8)[:, None]
 
 
-def _values(grid: Grid, byte: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _values(grid: Grid, byte: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     if grid.kind == "near_one":
         return 1.0 + (byte % 31 - 15) / 128.0
-    return np.ldexp((2.0 * byte - 255.0) * (grid.kind == "odd255"), grid.exponent)
+    if grid.kind == "odd255":
+        return (2.0 * byte - 255.0) * 2.0**grid.exponent
+    raise ValueError(f"{grid.kind} is no grid of floats")
 
 
 def _floats(values: npt.NDArray[np.float64], dtype: Dtype) -> npt.NDArray[np.uint8]:
@@ -74,18 +77,18 @@ def _floats(values: npt.NDArray[np.float64], dtype: Dtype) -> npt.NDArray[np.uin
 
 
 def stream(name: str, count: int) -> npt.NDArray[np.uint8]:
-    """The first `count` random bytes of a name."""
+    """Draw the first `count` random bytes of a name."""
     key = int.from_bytes(sha256(name.encode()).digest()[:16], "little")
     words = np.random.Philox(key=key).random_raw(-(-count // 8))
     return np.asarray(words).astype("<u8", copy=False).view(np.uint8)[:count]
 
 
 def draw(name: str, *, count: int, grid: Grid, dtype: Dtype) -> bytes | memoryview:
-    """The bytes of a whole tensor of `count` elements."""
+    """Draw the bytes of a whole tensor of `count` elements."""
     if grid.kind == "zero":
         return bytes(count * ITEM_BYTES[dtype])
     entries = table(grid, dtype)
     if entries.shape[1] == 1:
         return stream(name, count).tobytes().translate(entries.tobytes())
     words = entries.view(f"<u{entries.shape[1]}")[:, 0]
-    return memoryview(words[stream(name, count)]).cast("B")
+    return words[stream(name, count)].data.cast("B")

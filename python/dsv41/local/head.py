@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,9 +45,8 @@ class Readout:
         except (ValueError, KeyError) as error:
             raise _wrong(f"{path} cannot be read: {error!r}") from error
         if rows.ndim != 2 or len(ids) != len(rows) or len(np.unique(ids)) != len(ids):
-            raise _wrong(
-                f"{path} has {len(ids)} token ids for rows {list(rows.shape)}, or one twice"
-            )
+            found = f"{len(ids)} token ids for rows {list(rows.shape)}, or one twice"
+            raise _wrong(f"{path} has {found}")
         return cls(token_ids=ids, rows=rows, digest=sha256(content).hexdigest())
 
     def weight(self, config: ModelConfig) -> bytes:
@@ -56,19 +55,15 @@ class Readout:
         Raises CheckFailed D047 when rows or ids do not fit the configuration.
         """
         shape = (config.vocab_size, config.hidden_size)
-        ids = self.token_ids
-        if (
-            self.rows.shape[1] != shape[1]
-            or ids.min(initial=0) < 0
-            or ids.max(initial=0) >= shape[0]
-        ):
+        known = (self.token_ids >= 0) & (self.token_ids < config.vocab_size)
+        if self.rows.shape[1] != config.hidden_size or not known.all():
             raise _wrong(f"rows {list(self.rows.shape)} do not fit head.weight {list(shape)}")
         words = np.zeros(shape, "<u2")
-        words[ids] = self.rows
+        words[self.token_ids] = self.rows
         return words.tobytes()
 
 
-def _tensor(data: bytes, entry: dict[str, list[int]], dtype: str) -> npt.NDArray[np.uint8]:
+def _tensor(data: bytes, entry: dict[str, Any], dtype: str) -> npt.NDArray[np.uint8]:
     if entry["dtype"] != dtype:
         raise ValueError(f"dtype is {entry['dtype']}, expected {dtype}")
     begin, end = entry["data_offsets"]

@@ -8,7 +8,6 @@ Engram gate (a sigmoid of a signed root of a normalized product) then stays with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,7 +15,11 @@ from typing import TYPE_CHECKING
 from dsv41.local.grid import ITEM_BYTES, Dtype, Grid
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dsv41.local.config import ModelConfig
+
+    Specs = Iterator["TensorSpec"]
 
 BLOCK = 32
 
@@ -40,8 +43,6 @@ class TensorSpec:
         """Bytes in the file."""
         return self.count * ITEM_BYTES[self.dtype]
 
-
-Specs = Iterator[TensorSpec]
 
 # Mean squares of the integer grids, times 1.75 for exponents base + {-1, 0, 1}.
 _FP8_SQUARE = 85 * 1.75
@@ -126,13 +127,9 @@ def _experts(prefix: str, config: ModelConfig) -> Specs:
     for name in ("bias", "bias_vl"):
         yield _f32(f"{prefix}gate.{name}", (count,), Grid(kind="odd255", exponent=-12))
     for expert in range(count):
-        for name, rows, columns in (
-            ("w1", inner, hidden),
-            ("w2", hidden, inner),
-            ("w3", inner, hidden),
-        ):
-            gain = 1 if name == "w2" else 0
-            yield from _fp4(f"{prefix}experts.{expert}.{name}", rows, columns, gain=gain)
+        yield from _fp4(f"{prefix}experts.{expert}.w1", inner, hidden)
+        yield from _fp4(f"{prefix}experts.{expert}.w2", hidden, inner, gain=1)
+        yield from _fp4(f"{prefix}experts.{expert}.w3", inner, hidden)
     shared = inner * config.n_shared_experts
     yield from _fp8(f"{prefix}shared_experts.w1", shared, hidden)
     yield from _fp8(f"{prefix}shared_experts.w2", hidden, shared, gain=1)

@@ -48,7 +48,6 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
     }
     return {
         "tokenizer.json": text.encode(),
-        "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2).encode()
-        + b"\n",
+        "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2).encode(),
         "token_map.i32": token_map_bytes(compressed),
     }

@@ -38,8 +38,9 @@ def load_shard(
 ) -> dict[str, Tensor]:
     """Official tensor name (without `.scale`) -> this rank's tensor of `dtype`.
 
-    Quantized weights are padded and cut as bytes with their scales, then every bad scale of an all-zero
-    block becomes 1.0, then they are dequantized: a power of two times a few bits, exact in float32.
+    Quantized weights are padded and cut as bytes with their scales, then every bad scale of an
+    all-zero block becomes 1.0, then they are dequantized: a power of two times a few bits, exact in
+    float32.
     Engram tables are left out: their rows are read through the row store.
 
     Args:
@@ -134,7 +135,7 @@ def _reader(directory: Path, places: dict[str, str], stack: ExitStack) -> Read:
         try:
             if file not in opened:
                 opened[file] = stack.enter_context(safe_open(directory / file, framework="pt"))
-            tensor: Tensor = opened[file].get_tensor(name)
+            tensor: Tensor = opened[file].get_tensor(name)  # type: ignore[no-untyped-call]
         except (OSError, SafetensorError) as error:
             raise _unreadable(f"{name} in {directory / file}: {error}") from error
         return tensor

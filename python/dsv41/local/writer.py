@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from dsv41.local.tensors import TensorSpec
