@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 MAKER = 1  # raise when equal configuration and tensors come out as other bytes
 MARKER = "dsv41-checkpoint.json"
+FIXTURE_ENGRAM_LAYERS: tuple[int, ...] = tuple(
+    geometries.config("fixture")["text_config"]["engram_layer_ids"]
+)
 SHARD_BYTES = {"fixture": 40 << 20, "gpu": 256 << 20}
 GENERATION_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SMALL_FILES = 16 << 20  # tokenizer, map, index and slack beside the tensors
