@@ -1,9 +1,36 @@
-"""Where it is served: nodes, their links and folders. Network facts are per node."""
+"""Where it is served: nodes, their links and folders. Network facts are per node.
+
+A fleet file is TOML (docs/reference/fleet.md lists its keys). What is not there takes the default of
+`Fleet` and `Node`; an unknown key, a wrong type or a contradiction is an error that names file and key.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import PurePath
+import dataclasses
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path, PurePath
+from typing import Any, get_args, get_origin, get_type_hints
+
+from dsv41.errors import UsageError
+
+TOPOLOGIES = ("triangle", "switch", "ring", "loopback")
+CONTAINERS = ("podman", "docker")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """One fabric port of a node: its RDMA device and its address with prefix length."""
+
+    hca: str
+    address: str
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """The subnet that the port is in."""
+        return ipaddress.ip_interface(self.address).network
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,21 +40,38 @@ class Node:
     name: str
     ssh: str
     address: str
+    hca: tuple[str, ...] = ()
+    fabric: tuple[str, ...] = ()
+    socket_ifname: str = ""
     model_dir: str
     rows_dir: str
+    sudo: bool = False
+    container: str | None = None
+    gid_index: int | None = None
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The fabric ports, in the order of `hca`."""
+        return tuple(Link(hca=h, address=a) for h, a in zip(self.hca, self.fabric, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """The nodes of one service and the ports that it uses."""
+    """The nodes of one service, the addresses and ports that it uses, its folders."""
 
     topology: str
     nodes: tuple[Node, ...]
-    api_host: str
-    api_port: int
-    master_port: int
-    state_dir: str
+    container: str = "podman"
+    api_host: str = "0.0.0.0"  # noqa: S104 - the endpoint is for the owner's network; `serve` warns without a key
+    api_port: int = 8888
+    master_port: int = 20000
+    control_port: int = 20001
+    state_dir: str = "/var/lib/dsv41"
+    cache_dir: str = "/var/cache/dsv41"
     api_key_file: str | None = None
+    nfs_server: str | None = None
+    sps_table: str | None = None
+    sts_table: str | None = None
 
     @property
     def run_dir(self) -> str:
@@ -38,6 +82,10 @@ class Fleet:
     def plan_file(self) -> str:
         """Where the Plan lies that the ranks carry out."""
         return str(PurePath(self.run_dir) / "plan.json")
+
+    def container_of(self, rank: int) -> str:
+        """The container engine of a node: its own word, else the fleet's."""
+        return self.nodes[rank].container or self.container
 
 
 def loopback(
@@ -64,3 +112,160 @@ def loopback(
         state_dir=state_dir,
         api_key_file=api_key_file,
     )
+
+
+def load(path: Path) -> Fleet:
+    """The fleet of a file; UsageError D100 when it cannot be read, else as `parse`."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), where=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "D100",
+            f"The fleet file {path} cannot be read: {error}.",
+            fix="dsv41 plan --example tp3 > fleet.toml",
+        ) from error
+
+
+def parse(text: str, *, where: str) -> Fleet:
+    """A fleet from TOML text. UsageError D100 (not TOML), D101 (key or type), D102 (contradiction)."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError("D100", f"{where} is not TOML: {error}.") from error
+    tables = data.pop("nodes", None)
+    if not isinstance(tables, list) or not tables:
+        raise _wrong(where, "nodes", tables, "one [[nodes]] table per rank")
+    nodes = []
+    for place, table in enumerate(tables):
+        key = f"nodes[{place}]"
+        if not isinstance(table, dict):
+            raise _wrong(where, key, table, "a table")
+        required = ("hca", "fabric", "socket_ifname")
+        nodes.append(Node(**_fields(Node, table, where=where, key=f"{key}.", required=required)))
+    fleet = Fleet(**_fields(Fleet, data, where=where, key=""), nodes=tuple(nodes))
+    _check_words(fleet, where)
+    _check_nodes(fleet, where)
+    return fleet
+
+
+def _wrong(where: str, key: str, found: object, allowed: str) -> UsageError:
+    return UsageError(
+        "D101", f"{where}: {key} is {found!r}; allowed: {allowed}.", fix=f"edit {where}"
+    )
+
+
+def _fields(
+    kind: type, table: Mapping[str, Any], *, where: str, key: str, required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The keyword arguments of a dataclass from a TOML table, types checked."""
+    hints = get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind) if f.name != "nodes"}
+    for name in table:
+        if name not in known:
+            raise _wrong(where, key + name, "there", ", ".join(known))
+    for name, entry in known.items():
+        needed = name in required or (entry.default is MISSING and entry.default_factory is MISSING)
+        if needed and name not in table:
+            raise _wrong(where, key + name, "missing", "a value: it is required")
+    return {n: _typed(v, hints[n], where=where, key=key + n) for n, v in table.items()}
+
+
+def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
+    """The value as its field has it: a TOML list of strings becomes a tuple."""
+    if get_origin(hint) is tuple:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise _wrong(where, key, value, "a list of strings")
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+    if type(value) in kinds and value != "":
+        return value
+    raise _wrong(where, key, value, f"a {kinds[0].__name__} that is not empty")
+
+
+
+def _check_words(fleet: Fleet, where: str) -> None:
+    containers = [fleet.container, *(n.container for n in fleet.nodes if n.container)]
+    words = [("topology", fleet.topology, TOPOLOGIES[:3])]
+    words += [("container", container, CONTAINERS) for container in containers]
+    for key, value, among in words:
+        if value not in among:
+            raise _wrong(where, key, value, "one of " + ", ".join(among))
+    ports = {"api_port": fleet.api_port, "master_port": fleet.master_port}
+    ports["control_port"] = fleet.control_port
+    for key, port in ports.items():
+        if not 1 <= port <= 65535:
+            raise _wrong(where, key, port, "a port, 1 to 65535")
+    if len(set(ports.values())) < len(ports):
+        raise _contradiction(where, f"the ports {ports} are not all different")
+
+
+def _check_nodes(fleet: Fleet, where: str) -> None:
+    for key in ("name", "address"):
+        values = [getattr(node, key) for node in fleet.nodes]
+        if len(set(values)) < len(values):
+            raise _contradiction(where, f"two nodes have the same {key}: {', '.join(values)}")
+    for rank, node in enumerate(fleet.nodes):
+        key = f"nodes[{rank}] ({node.name})"
+        _check_address(node.address, where=where, key=f"{key}.address")
+        if len(node.hca) != len(node.fabric) or not node.hca:
+            says = f"{key} has {len(node.hca)} hca and {len(node.fabric)} fabric addresses"
+            raise _contradiction(where, f"{says}; fabric[i] is the address on hca[i]")
+        if len(set(node.hca)) < len(node.hca):
+            raise _contradiction(where, f"{key} names an hca twice: {', '.join(node.hca)}")
+        for place, address in enumerate(node.fabric):
+            _check_fabric(address, where=where, key=f"{key}.fabric[{place}]")
+    _check_cables(fleet, where)
+
+
+def _contradiction(where: str, says: str) -> UsageError:
+    return UsageError("D102", f"{where}: {says}.", fix=f"edit {where}")
+
+
+def _check_address(text: str, *, where: str, key: str) -> None:
+    """A wizard once wrote 127.0.0.1 as the head's address (user report P26)."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return  # a host name: the resolver of the node has the last word
+    if address.is_loopback or address.is_link_local or address.is_unspecified:
+        raise _wrong(where, key, text, "an address that the other nodes reach")
+
+
+def _check_fabric(text: str, *, where: str, key: str) -> None:
+    try:
+        found = ipaddress.ip_interface(text)
+    except ValueError:
+        raise _wrong(where, key, text, "an address with its prefix, like 10.0.22.1/24") from None
+    if "/" not in text or found.network.prefixlen == found.network.max_prefixlen:
+        raise _wrong(where, key, text, "an address with the prefix of its subnet, like 10.0.22.1/24")
+
+
+def cables(fleet: Fleet) -> Mapping[str, tuple[tuple[int, str], ...]]:
+    """The subnets of the fabric: network -> (rank, hca) of every port in it, in rank order."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for rank, node in enumerate(fleet.nodes):
+        for link in node.links:
+            found.setdefault(str(link.network), []).append((rank, link.hca))
+    return {network: tuple(ports) for network, ports in found.items()}
+
+
+def _check_cables(fleet: Fleet, where: str) -> None:
+    """Each topology in data: which pairs of ranks a cable must join; a switch joins all of them."""
+    size = len(fleet.nodes)
+    networks = cables(fleet)
+    if fleet.topology == "switch":
+        for network, ports in networks.items():
+            if {rank for rank, _ in ports} != set(range(size)):
+                raise _contradiction(where, f"subnet {network} of the switch misses a node: {ports}")
+        return
+    pairs = {frozenset((rank, (rank + 1) % size)) for rank in range(size)}
+    if fleet.topology == "triangle" and size != 3:  # noqa: PLR2004 - a triangle has three corners
+        raise _contradiction(where, f"a triangle has 3 nodes, not {size}")
+    joined = {frozenset(rank for rank, _ in ports) for ports in networks.values()}
+    for network, ports in networks.items():
+        if len(ports) != 2:  # noqa: PLR2004 - a cable has two ends
+            raise _contradiction(where, f"subnet {network} is one cable and needs 2 ends, not {ports}")
+    for pair in pairs - joined:
+        raise _contradiction(where, f"no cable (subnet) joins ranks {sorted(pair)}")
+    for pair in joined - pairs:
+        raise _contradiction(where, f"a cable joins ranks {sorted(pair)}, which are not neighbors")
