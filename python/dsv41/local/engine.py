@@ -129,6 +129,11 @@ class Engine:
             "rows": {layer: dict(stats) for layer, stats in self._rows().items()},
         }
 
+    @property
+    def busy(self) -> bool:
+        """Whether any request runs or waits."""
+        return bool(self._inbox) or not self._scheduler.idle
+
     def stalled(self, limit: float) -> bool:
         """Whether the step in progress takes longer than `limit` seconds."""
         began = self._stepping
@@ -208,7 +213,7 @@ class Engine:
             self._scheduler.apply(step, logits)
 
     def _has_work(self) -> bool:
-        return bool(self._inbox) or self._ending or not self._scheduler.idle
+        return self._ending or self.busy
 
     def _until_beat(self) -> float | None:
         """Give the seconds until the next beat; None when there is no other rank to ask."""

@@ -1,0 +1,138 @@
+"""The HTTP server around the engine on rank 0, from listening to a good end.
+
+Stop: no more requests are taken, those that run get GRACE seconds, then an error. Failure: the
+running requests have had their error already; /health says 503 for LINGER seconds, so that a
+monitor sees it, then the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from dsv41.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from threading import Event
+
+    from starlette.types import ASGIApp
+
+    from dsv41.local.engine import Engine
+
+GRACE = 4.0  # seconds for running requests at a stop
+LINGER = 2.0  # seconds that /health answers 503 after a failure
+STALL = 60.0  # seconds after which a step counts as hung although no collective timed out
+TICK = 0.05
+EXIT_STOPPED, EXIT_FAILED = 0, 4
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers: it would end the process by the signal it caught."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(address: str) -> socket.socket:
+    """Take HOST:PORT without listening yet: connections are refused until the server is ready.
+
+    UsageError D058 when it is no such address or is taken.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            "D058",
+            f"{address!r} is no HOST:PORT to serve at.",
+            fix="give --serve with an address and a port, as in 127.0.0.1:8888",
+        )
+    host = host.strip("[]")
+    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((host, int(port)))
+    except OSError as error:
+        taken.close()
+        raise UsageError(
+            "D058",
+            f"{address} cannot be served at: {error.strerror}.",
+            fix="stop what listens there, or choose another port with --port",
+        ) from error
+    return taken
+
+
+async def serve(
+    app: ASGIApp,
+    engine: Engine,
+    *,
+    listener: socket.socket,
+    stop: Event,
+    say: Callable[[str], None],
+) -> int:
+    """Serve until `stop` is set or the engine fails; give the exit status."""
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+
+    def over() -> bool:
+        if engine.stalled(STALL):
+            engine.fail(f"a step takes longer than {STALL:g} s.")
+        return running.done() or not engine.alive or stop.is_set() or engine.stop_wanted.is_set()
+
+    await _until(lambda: server.started or running.done())
+    if server.started:
+        host, port = listener.getsockname()[:2]
+        say(f"ready at http://{host}:{port}")
+    await _until(over)
+    if engine.alive and not running.done():
+        await _drain(engine, say=say)
+    status = await _outcome(engine, running, say=say)
+    server.should_exit = True
+    await asyncio.wait([running], timeout=2.0)
+    return status
+
+
+async def _until(done: Callable[[], bool], *, seconds: float = math.inf) -> None:
+    """Wait until `done` or for `seconds`: what it asks is set by threads, without this loop."""
+    began = time.monotonic()
+    while not done() and time.monotonic() - began < seconds:  # noqa: ASYNC110
+        await asyncio.sleep(TICK)
+
+
+async def _drain(engine: Engine, *, say: Callable[[str], None]) -> None:
+    """Let requests finish for GRACE seconds, end the others, dismiss the other ranks."""
+    engine.drain()
+    await _until(lambda: not (engine.alive and engine.busy), seconds=GRACE)
+    if engine.alive:
+        if engine.busy:
+            say(f"requests still run after {GRACE:g} s: ending them")
+        await asyncio.to_thread(engine.close, timeout=LINGER)
+        await asyncio.sleep(2 * TICK)  # the last events go out
+
+
+async def _outcome(
+    engine: Engine, running: asyncio.Task[None], *, say: Callable[[str], None]
+) -> int:
+    if running.done():
+        says = None if running.cancelled() else running.exception()
+        say(f"the HTTP server ended by itself: {says}")
+        return EXIT_FAILED
+    if engine.alive:
+        return EXIT_STOPPED
+    say(f"engine failed: {engine.failure}")
+    await asyncio.sleep(LINGER)
+    return EXIT_FAILED
