@@ -1,0 +1,132 @@
+"""CSA2: source layers make compressed entries and index keys, index layers select among them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from dsv41.local.batch import Keys
+from dsv41.local.codec import fake_quant_fp4_e4m3, fake_quant_fp4_e8m0
+from dsv41.local.indexer import TILE, Pick, Selector, index_scores
+from dsv41.local.rope import rotate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from dsv41.local.batch import Batch
+    from dsv41.local.cache import Cache
+    from dsv41.local.config import ModelConfig
+
+
+class Compressor:
+    """Makes one entry of `ratio` tokens: a gated mean per channel, normed, rotated, in FP4.
+
+    The index key of the entry comes from its normed latent before the rotation.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], *, layer: int) -> None:
+        prefix = f"layers.{layer}.attn."
+        self._layer, self._eps = layer, config.rms_norm_eps
+        self._ratio = config.compress_ratios[layer]
+        self.projections = [weights[prefix + "compressor.wkv.weight"]]
+        if self._ratio > 1:
+            self.projections.append(weights[prefix + "compressor.wgate.weight"])
+        self._norm = weights[prefix + "compressor.norm.weight"]
+        self._wk = weights[prefix + "indexer.wk.weight"]
+        self._k_norm = weights[prefix + "indexer.k_norm.weight"]
+
+    def append(self, projected: Sequence[Tensor], batch: Batch, cache: Cache) -> None:
+        """Take the tokens in: `projected` is wkv (and wgate) of the rows, [n, head_dim] each.
+
+        In decode every row writes the entry of its group, complete or not: an incomplete one is not
+        visible yet and its group's next token overwrites it. So shapes never depend on positions.
+        """
+        rows, latent = self._pool(projected, batch, cache)
+        if not latent.shape[0]:
+            return
+        latent = F.rms_norm(latent, latent.shape[1:], self._norm, self._eps)
+        turn = batch.group_turn[self._ratio][rows]
+        key = F.linear(latent, self._wk)
+        key = rotate(F.rms_norm(key, key.shape[1:], self._k_norm, self._eps), turn)
+        store = cache.compressed[self._layer]
+        at = batch.slots[rows] * store.shape[1] + batch.positions[rows] // self._ratio
+        store.flatten(0, 1).index_copy_(0, at, fake_quant_fp4_e4m3(rotate(latent, turn)))
+        cache.keys[self._layer].flatten(0, 1).index_copy_(0, at, fake_quant_fp4_e8m0(key))
+
+    def _pool(
+        self, projected: Sequence[Tensor], batch: Batch, cache: Cache
+    ) -> tuple[slice, Tensor]:
+        """Find the rows that write an entry, and the entries' pooled values [m, head_dim]."""
+        if self._ratio == 1:
+            return slice(None), projected[0]
+        tail = cache.pending[self._layer]
+        new = torch.stack(list(projected[:2]), 1)  # [n, 2, head_dim]: value and gate
+        if batch.start is None:
+            group = torch.cat([tail[batch.slots], new.unsqueeze(1)], 1)
+            tail.index_copy_(0, batch.slots, group[:, 1:])
+            return slice(None), _pooled(group)
+        slot = batch.slot_list[0]
+        run = torch.cat([tail[slot], new])
+        rows = slice(-(batch.start + 1) % self._ratio, None, self._ratio)
+        tail[slot] = run[1 - self._ratio :]
+        return rows, _pooled(run.unfold(0, self._ratio, 1)[rows].movedim(-1, 1))
+
+
+def _pooled(group: Tensor) -> Tensor:
+    """Softmax of the gates over the group weighs the values: [m, ratio, 2, dim] -> [m, dim]."""
+    return (group[:, :, 0] * group[:, :, 1].softmax(1)).sum(1)
+
+
+class Index:
+    """Index layer: scores the source's keys, selects entries for itself and the next layers."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], *, layer: int) -> None:
+        prefix = f"layers.{layer}.attn.indexer."
+        self._ratio = config.compress_ratios[layer]
+        self._source = max(source for source in config.kv_source_layer_ids if source <= layer)
+        self._heads, dim = config.index_n_heads, config.index_head_dim
+        self.wq_b = weights[prefix + "wq_b.weight"]
+        scale = dim**-0.5 * self._heads**-0.5
+        self.weights_proj = weights[prefix + "weights_proj.weight"] * scale
+        self._selector = Selector(config, layer=layer)
+
+    def select(self, queries: Tensor, weights: Tensor, batch: Batch, cache: Cache) -> None:
+        """Set `batch.picks` of the source from queries [n, heads * dim] and weights [n, heads].
+
+        In decode each row is scored by itself, over a width that its own length sets: what other
+        slots hold changes no shape and so no bit.
+        """
+        keys = cache.keys[self._source]
+        visible = batch.visible[self._ratio]
+        pick = self._selector.first(visible, keys.shape[1])
+        counts = [(place + 1) // self._ratio for place in batch.places]
+        if not self._selector.few(max(counts)):
+            queries = queries.reshape(batch.rows, self._heads, -1)
+            queries = fake_quant_fp4_e8m0(rotate(queries, batch.turn[True]))
+            runs = [(0, batch.rows)] if batch.start is not None else _singles(batch.rows)
+            for first, last in runs:
+                most = max(counts[first:last])
+                if not self._selector.few(most):
+                    rows = slice(first, last)
+                    width = min(-(-most // TILE) * TILE, keys.shape[1])
+                    scores = index_scores(
+                        queries[rows], keys[batch.slot_list[first], :width], weights[rows]
+                    )
+                    self._choose(rows, scores, pick, batch)
+        at = batch.slots.unsqueeze(1) * keys.shape[1] + pick.index
+        batch.picks[self._source] = Keys.of(at, pick.valid, dtype=keys.dtype)
+
+    def _choose(self, rows: slice, scores: Tensor, pick: Pick, batch: Batch) -> None:
+        """Overwrite the rows of `pick` by the best of `scores` [rows, width]."""
+        limit = batch.candidates.get(rows.start)
+        best, limit = self._selector.best(scores, batch.visible[self._ratio][rows], limit)
+        batch.candidates[rows.start] = limit
+        pick.index[rows], pick.valid[rows] = best.index, best.valid
+
+
+def _singles(count: int) -> list[tuple[int, int]]:
+    return [(row, row + 1) for row in range(count)]

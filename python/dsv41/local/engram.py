@@ -1,0 +1,135 @@
+"""Engram: memory rows chosen by the last tokens, added to the residual streams through a gate.
+
+All of a step's rows are known before any layer runs: ids come from tokens alone. So a step reads
+the rows of all Engram layers at its start, and what it sums over the ranks is not the rows (24 x
+256 values a token and layer) but their projection (5 x hidden): each rank projects the rows that
+it owns, rows of other ranks being zero, and a sum of projections is the projection of the sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from dsv41.geometry import hash_columns
+from dsv41.local.codec import ROW_BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from dsv41.geometry import Engram
+    from dsv41.local.config import ModelConfig
+
+FOREIGN = -1  # an id that no rank owns: its row reads as zeros
+
+
+class RowReader(Protocol):
+    """Where the rows of the Engram tables come from."""
+
+    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
+        """Give rows: int64 [n, columns] -> float [n, columns, head_dim]; foreign ones are 0."""
+
+
+class Store(Protocol):
+    """The call of `dsv41_rows.RowStore` that a reader makes."""
+
+    def lookup(self, ids: object, weights: object, scales: object) -> None:
+        """Fill uint8 [n, 256] and uint8 [n, 8] for int64 [n]."""
+
+
+class StoreReader:
+    """Rows from the row store: E4M3 bytes times 2**(scale code - 127), in float32."""
+
+    def __init__(self, stores: Mapping[int, Store]) -> None:
+        self._stores = stores
+        self._scales = torch.ldexp(torch.ones(256), torch.arange(256) - 127)
+        self._scales[255] = torch.nan  # E8M0 has no 2**128
+
+    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
+        """Read and decode: int64 [n, columns] -> float32 [n, columns, 256]."""
+        count = ids.numel()
+        weights = torch.empty(count, 256, dtype=torch.uint8)
+        scales = torch.empty(count, 256 // ROW_BLOCK, dtype=torch.uint8)
+        flat = ids.reshape(-1).numpy()
+        self._stores[layer_id].lookup(flat, weights.numpy(), scales.numpy())
+        values = weights.view(torch.float8_e4m3fn).to(torch.float32)
+        values.view(count, -1, ROW_BLOCK).mul_(self._scales[scales.int()].unsqueeze(-1))
+        return values.view(*ids.shape, -1)
+
+
+class TableReader:
+    """Rows from whole tables in memory: the reference of the row store in tests."""
+
+    def __init__(self, tables: Mapping[int, Tensor]) -> None:
+        self._tables = tables
+
+    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
+        """Look up: int64 [n, columns] -> [n, columns, head_dim] of the table's dtype."""
+        found = self._tables[layer_id][ids.clamp_min(0)]
+        return found.masked_fill_((ids < 0).unsqueeze(-1), 0)
+
+
+class Hasher:
+    """Row ids of all Engram layers at once."""
+
+    def __init__(self, engram: Engram) -> None:
+        self._orders = engram.max_ngram - 1
+        layers = engram.layer_ids
+        factors = [engram.layer_multipliers(layer) for layer in layers]
+        # axes of all operands: look-back or order, layer, token, head
+        self._multipliers = np.array(factors, np.int64).T[:, :, None, None]
+        self._primes = self._by_order([engram.primes(layer) for layer in layers])
+        self._offsets = self._by_order([engram.offsets(layer) for layer in layers])
+
+    def ids(self, windows: Sequence[Sequence[int]]) -> Tensor:
+        """Rows of n look-back windows (t_0 first): int64 [layers, n, columns]."""
+        terms = np.array(windows, np.int64).T[:, None, :, None]
+        by_order = hash_columns(
+            terms,  # type: ignore[arg-type]  # arrays stand for the integers: one call for all
+            multipliers=cast("Sequence[int]", self._multipliers),
+            primes=cast("Sequence[int]", self._primes),
+            offsets=cast("Sequence[int]", self._offsets),
+        )
+        return torch.from_numpy(np.concatenate(by_order, axis=-1))
+
+    def _by_order(
+        self, rows: list[tuple[int, ...]]
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """[layers][columns] -> [orders, layers, 1, heads]."""
+        table = np.array(rows, np.int64).reshape(len(rows), self._orders, 1, -1)
+        return table.transpose(1, 0, 2, 3)
+
+
+class EngramLayer:
+    """Projection and gate of one layer."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], *, layer: int) -> None:
+        prefix = f"layers.{layer}.engram."
+        self.layer = layer
+        self._hidden = config.hidden_size
+        self._eps = config.rms_norm_eps
+        self._wkv = weights[prefix + "wkv.weight"]
+        # the dot product uses q and k only together; 1/sqrt(d) goes with them
+        product = weights[prefix + "q_weight"] * weights[prefix + "k_weight"]
+        self._dot_weight = product * self._hidden**-0.5
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Keys of the streams, then one value: [n, columns, head_dim] -> [n, (m + 1) * d]."""
+        return F.linear(rows.flatten(1), self._wkv)
+
+    def add(self, streams: Tensor, projected: Tensor) -> Tensor:
+        """Give the streams [n, m, d] with the memory [n, (m + 1) * d] added; a new tensor."""
+        both = projected.view(len(projected), -1, self._hidden)
+        key, value = both[:, :-1], both[:, -1:]
+        dot = self._normed(streams) * self._normed(key) * self._dot_weight
+        strength = dot.sum(-1, keepdim=True)
+        gate = strength.abs().clamp_min_(1e-6).sqrt_().copysign_(strength).sigmoid_()
+        return torch.addcmul(streams, gate, value)
+
+    def _normed(self, values: Tensor) -> Tensor:
+        return F.rms_norm(values, (self._hidden,), eps=self._eps)

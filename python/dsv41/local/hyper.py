@@ -1,0 +1,101 @@
+"""Hyper-connections: four residual streams, mixed anew by every sublayer.
+
+Single pass: a sublayer reads the streams by the weights that the sublayer before it has computed,
+and computes, from the streams it finds, the weights by which its own output and the old streams
+form the new ones. Public source: the model's technical report and published inference code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from dsv41.local.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mix:
+    """What one sublayer computes from the streams that it finds.
+
+    `pre` [n, m] is for the next sublayer to read by, `post` [n, m] spreads this one's output,
+    `comb` [n, m, m] (from, to) carries the streams over.
+    """
+
+    pre: Tensor
+    post: Tensor
+    comb: Tensor
+
+
+class HyperConnection:
+    """The mixing weights of one sublayer (`site` is "attn" or "ffn")."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Tensor], *, layer: int, site: str
+    ) -> None:
+        m = self._streams = config.hc_mult
+        prefix = f"layers.{layer}.hc_{site}_"
+        fn, base, scale = (weights[prefix + part] for part in ("fn", "base", "scale"))
+        self._base = base
+        # the three scales belong to pre, post and comb
+        self._fn = (fn * scale.repeat_interleave(torch.tensor([m, m, m * m])).unsqueeze(1)).t()
+        self._norm_eps = config.rms_norm_eps
+        self._eps = config.hc_eps
+        self._sinkhorn = Sinkhorn(
+            streams=m, iterations=config.hc_sinkhorn_iters, eps=self._eps, dtype=fn.dtype
+        )
+
+    def mix(self, streams: Tensor) -> Mix:
+        """Weights from the streams [n, m, d]."""
+        m, flat = self._streams, streams.flatten(1)
+        logits = torch.addmm(
+            self._base, F.rms_norm(flat, flat.shape[1:], eps=self._norm_eps), self._fn
+        )
+        gates = logits[:, : 2 * m].sigmoid()
+        comb = logits[:, 2 * m :].reshape(-1, m, m).softmax(-1).add_(self._eps)
+        return Mix(
+            pre=gates[:, :m] + self._eps,
+            post=gates[:, m:] * 2,
+            comb=self._sinkhorn.normalize(comb.view(-1, m * m)).view(-1, m, m),
+        )
+
+
+class Sinkhorn:
+    """Makes matrices doubly stochastic: a column pass, then row and column passes in turn.
+
+    Each pass divides by the sum of the row or column plus eps. The sums of all matrices come from
+    one product with a 0/1 matrix: for 4 x 4 matrices that is quicker than torch's reduction (9 us
+    against 22 us a pass on two shared x86-64 cores), and there are 39 passes a sublayer.
+    """
+
+    def __init__(self, *, streams: int, iterations: int, eps: float, dtype: torch.dtype) -> None:
+        one, all_ = torch.eye(streams, dtype=dtype), torch.ones(streams, streams, dtype=dtype)
+        columns, rows = torch.kron(all_, one), torch.kron(one, all_)
+        self._passes = [columns] + [rows, columns] * (iterations - 1)
+        self._eps = torch.tensor(eps, dtype=dtype)
+
+    def normalize(self, matrices: Tensor) -> Tensor:
+        """Normalize [n, m * m] in place."""
+        sums = torch.empty_like(matrices)
+        for which in self._passes:
+            torch.addmm(self._eps, matrices, which, out=sums)
+            matrices.div_(sums)
+        return matrices
+
+
+def collapse(streams: Tensor, pre: Tensor) -> Tensor:
+    """Read the streams: [n, m, d] and [n, m] -> [n, d]."""
+    return torch.bmm(pre.unsqueeze(1), streams).squeeze(1)
+
+
+def expand(output: Tensor, streams: Tensor, mix: Mix) -> Tensor:
+    """Form the new streams [n, m, d] from a sublayer's output [n, d] and the old streams."""
+    spread = mix.post.unsqueeze(2) * output.unsqueeze(1)
+    return torch.baddbmm(spread, mix.comb.transpose(1, 2), streams)
