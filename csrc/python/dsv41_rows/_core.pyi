@@ -1,0 +1,63 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from typing_extensions import Buffer
+
+class RowsError(RuntimeError):
+    """kind: argument, mismatch, malformed, truncated, unfinished, corrupt, io, range, unsupported, space, busy,
+    closed or forked."""
+
+    kind: str
+
+class Ticket:
+    def wait(self, timeout: float | None = None) -> None: ...
+    @property
+    def done(self) -> bool: ...
+
+class RowStore:
+    @staticmethod
+    def open(
+        path: str,
+        *,
+        engine: str = "auto",
+        threads: int = 0,
+        layer: int,
+        rank: int,
+        tp: int,
+        partition: str,
+        source_digest: str | None = None,
+        revision: str | None = None,
+    ) -> RowStore: ...
+    def lookup(self, ids: Buffer, weights: Buffer, scales: Buffer) -> None: ...
+    def submit(self, ids: Buffer, weights: Buffer, scales: Buffer) -> Ticket: ...
+    def stats(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def tp(self) -> int: ...
+    @property
+    def partition(self) -> str: ...
+    @property
+    def local_rows(self) -> int: ...
+    @property
+    def total_rows(self) -> int: ...
+
+def pack(
+    *,
+    source: str,
+    target: str,
+    layer: int,
+    rank: int,
+    tp: int,
+    partition: str,
+    total_rows: int,
+    ranges: Sequence[tuple[int, int, int]],
+    revision: str = "",
+    progress: Callable[[int, int], object] | None = None,
+) -> bool: ...
+def verify(path: str, *, progress: Callable[[int, int], object] | None = None) -> dict[str, Any]: ...
+def inspect(path: str) -> dict[str, Any]: ...
+def source(path: str, layer: int) -> dict[str, Any]: ...

@@ -1,0 +1,226 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "crc32c.hpp"
+#include "json.hpp"
+#include "row_file.hpp"
+#include "store_state.hpp"
+
+namespace dsv41 {
+namespace {
+
+// Below this many reads handing them to other threads costs more than it saves.
+constexpr std::size_t kInlineReads = 4;
+
+template <typename T>
+void expect(const std::string& path, const char* what, const T& expected, const T& found) {
+  if (expected == found) return;
+  const auto text = [](const auto& value) {
+    if constexpr (std::is_same_v<T, std::string>) return value;
+    else return std::to_string(value);
+  };
+  throw RowError(Kind::mismatch, path + ": expected " + what + " " + text(expected) + ", found " + text(found));
+}
+
+Header open_header(const File& file, const Expected& expected) {
+  Header header = read_header(file);
+  const std::string& path = file.path();
+  if (!header.complete) throw RowError(Kind::unfinished, path + ": expected a complete file, found an unfinished one");
+  expect(path, "layer", expected.layer, header.layer);
+  expect(path, "tp", expected.tp, header.tp);
+  expect(path, "rank", expected.rank, header.rank);
+  expect(path, "partition", expected.partition, header.partition);
+  if (!expected.source_digest.empty()) {
+    expect(path, "checkpoint identity", expected.source_digest, hex(header.source.identity()));
+  }
+  if (!expected.revision.empty()) expect(path, "checkpoint revision", expected.revision, header.source.revision);
+  return header;
+}
+
+std::int64_t change_time(const struct stat& found) {
+  return found.st_ctim.tv_sec * 1'000'000'000 + found.st_ctim.tv_nsec;
+}
+
+std::int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
+
+}  // namespace
+
+StoreState::StoreState(const std::string& path, const OpenOptions& options)
+    : file_(File::open_read(path)),
+      header_(open_header(file_, options.expected)),
+      owner_(::getpid()),
+      chosen_(choose_engine(options.engine, file_, options.threads)),
+      engine_name_(chosen_.engine->name()) {
+  struct stat found {};
+  if (::fstat(file_.fd(), &found) != 0) throw_errno("cannot stat " + path, errno);
+  watch_.change_time = change_time(found);
+}
+
+StoreState::~StoreState() {
+  // The threads of the engine do not exist in a forked child; joining them would never end.
+  if (forked()) chosen_.engine.release();
+}
+
+bool StoreState::forked() const { return ::getpid() != owner_; }
+
+void StoreState::check_usable() {
+  if (forked()) {
+    throw RowError(Kind::forked, file_.path() + ": opened by process " + std::to_string(owner_) +
+                                     ", used in its child " + std::to_string(::getpid()) + "; open it again there");
+  }
+  if (closed_) throw RowError(Kind::closed, file_.path() + ": the store was closed");
+}
+
+// Once a second: was the file cut, changed or unlinked under us? Our descriptor keeps the old file alive.
+void StoreState::watch() {
+  const std::int64_t now = now_ns();
+  if (now < watch_.next_check.load(std::memory_order_relaxed)) return;
+  watch_.next_check.store(now + 1'000'000'000, std::memory_order_relaxed);
+  struct stat found {};
+  if (::fstat(file_.fd(), &found) != 0) throw_errno("cannot stat " + file_.path(), errno);
+  if (static_cast<std::uint64_t>(found.st_size) < header_.file_bytes()) {
+    throw RowError(Kind::truncated, file_.path() + ": expected " + std::to_string(header_.file_bytes()) +
+                                        " bytes, found " + std::to_string(found.st_size) + ", cut while open");
+  }
+  if (found.st_nlink == 0) watch_.unlinked = true;
+  if (change_time(found) != watch_.change_time) watch_.changed = true;
+}
+
+Batch* StoreState::take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_usable();
+  if (free_.empty()) {
+    batches_.push_back(std::make_unique<Batch>(file_, header_, stats_));
+    free_.reserve(batches_.size());
+    free_.push_back(batches_.back().get());
+  }
+  Batch* batch = free_.back();
+  free_.pop_back();
+  ++in_flight_;
+  return batch;
+}
+
+Batch* StoreState::begin(const std::int64_t* ids, std::size_t count, Output output) {
+  if (count >= kChainEnd) throw RowError(Kind::argument, "at most 2^32 - 2 ids in one call");
+  Batch* batch = take();
+  try {
+    watch();
+    batch->plan(ids, count, output);
+  } catch (...) {
+    release(batch);
+    throw;
+  }
+  return batch;
+}
+
+void StoreState::start(Batch* batch) {
+  try {
+    chosen_.engine->start(*batch);
+  } catch (...) {
+    batch->abandon();
+    throw;
+  }
+}
+
+void StoreState::release(Batch* batch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(batch);
+  if (--in_flight_ == 0 && closed_) tear_down();
+}
+
+// Tickets that nobody waited for yet keep the engine until they are; their reads end here.
+void StoreState::close() {
+  if (forked()) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  closed_ = true;
+  for (const auto& batch : batches_) batch->wait_until(nullptr);
+  if (in_flight_ == 0) tear_down();
+}
+
+void StoreState::tear_down() {
+  chosen_.engine.reset();
+  file_.close();
+}
+
+std::string StoreState::stats_json() const {
+  std::string text = "{\"engine\": " + quote_json(engine_name_) + ", \"refusals\": [";
+  for (const std::string& refusal : chosen_.refusals) text += (text.back() == '[' ? "" : ", ") + quote_json(refusal);
+  text += std::string("], \"direct\": ") + (file_.direct() ? "true" : "false");
+  text += ", \"direct_refusal\": " + quote_json(file_.refusal()) + ", \"crc32c\": " + quote_json(crc32c_backend());
+  const std::pair<const char*, const Counter&> counters[] = {
+      {"batches", stats_.batches},           {"lookups", stats_.lookups},
+      {"owned", stats_.owned},               {"foreign", stats_.foreign},
+      {"padding", stats_.padding},           {"unique", stats_.unique},
+      {"device_reads", stats_.device_reads}, {"device_bytes", stats_.device_bytes},
+      {"crc_failures", stats_.crc_failures}, {"crc_retries", stats_.crc_retries},
+      {"io_errors", stats_.io_errors},       {"io_retries", stats_.io_retries},
+      {"short_reads", stats_.short_reads},   {"failed_batches", stats_.failed_batches},
+      {"queue_depth_high", stats_.queue_depth_high}};
+  for (const auto& [name, counter] : counters) text += ", \"" + std::string(name) + "\": " + std::to_string(counter.load());
+  text += std::string(", \"file_changed\": ") + (watch_.changed ? "true" : "false");
+  text += std::string(", \"file_unlinked\": ") + (watch_.unlinked ? "true" : "false");
+  text += ", \"batch_size\": " + stats_.batch_size.json(1);
+  text += ", \"wall_seconds\": " + stats_.wall.json(1e-9) + ", \"wait_seconds\": " + stats_.waited.json(1e-9);
+  return text + ", \"path\": " + quote_json(file_.path()) + ", \"source_digest\": " +
+         quote_json(hex(header_.source.identity())) + "}";
+}
+
+Ticket::Ticket(std::shared_ptr<StoreState> state, Batch* batch) : state_(std::move(state)), batch_(batch) {}
+
+Ticket::~Ticket() {
+  if (state_ == nullptr || batch_ == nullptr || state_->forked()) return;
+  batch_->wait_until(nullptr);
+  state_->release(batch_);
+}
+
+bool Ticket::done() const { return batch_ == nullptr || batch_->done(); }
+
+void Ticket::wait(double timeout_seconds) {
+  if (batch_ != nullptr) {
+    const auto begun = Clock::now();
+    const bool forever = timeout_seconds < 0;
+    const double seconds = std::min(std::max(timeout_seconds, 0.0), 1e9);
+    const auto deadline = begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    if (forever) state_->engine().assist(*batch_);
+    const bool finished = batch_->wait_until(forever ? nullptr : &deadline);
+    const auto waited = std::chrono::nanoseconds(Clock::now() - begun).count();
+    state_->stats().waited.record(static_cast<std::uint64_t>(waited));
+    if (!finished) throw RowError(Kind::timeout, "the rows were not there after " + std::to_string(timeout_seconds) + " s");
+    if (batch_->error() != nullptr) error_ = std::make_unique<RowError>(*batch_->error());
+    state_->release(std::exchange(batch_, nullptr));
+  }
+  if (error_ != nullptr) throw RowError(*error_);
+}
+
+RowStore::RowStore(const std::string& path, const OpenOptions& options)
+    : state_(std::make_shared<StoreState>(path, options)) {}
+
+RowStore::~RowStore() = default;
+
+Ticket RowStore::submit(const std::int64_t* ids, std::size_t count, std::uint8_t* weights, std::uint8_t* scales) {
+  Batch* batch = state_->begin(ids, count, {weights, scales});
+  Ticket ticket(state_, batch);
+  if (batch->size() > 0) state_->start(batch);
+  return ticket;
+}
+
+void RowStore::lookup(const std::int64_t* ids, std::size_t count, std::uint8_t* weights, std::uint8_t* scales) {
+  Batch* batch = state_->begin(ids, count, {weights, scales});
+  Ticket ticket(state_, batch);
+  if (batch->size() > kInlineReads) {
+    state_->start(batch);
+  } else {
+    batch->run_inline();
+  }
+  ticket.wait();
+}
+
+const Header& RowStore::header() const { return state_->header(); }
+std::string RowStore::stats_json() const { return state_->stats_json(); }
+void RowStore::close() { state_->close(); }
+
+}  // namespace dsv41
