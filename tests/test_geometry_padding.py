@@ -71,6 +71,8 @@ def test_heads_of_the_local_fixture_at_tp3() -> None:
 def test_rank_2_of_the_legal_layout_holds_only_padding() -> None:
     heads = [real_span(64, per_rank=32, shard=Shard(rank=rank, tp=3)) for rank in range(3)]
     assert heads == [range(32), range(32, 64), range(64, 64)]
+    beyond = real_span(100, per_rank=64, shard=Shard(rank=2, tp=3))
+    assert (beyond.start, beyond.stop) == (100, 100)
 
 
 def test_vocabulary() -> None:
