@@ -98,7 +98,7 @@ def loopback(
             name=f"local{rank}",
             ssh="local",
             address="127.0.0.1",
-            model_dir=str(state / "checkpoint"),
+            model_dir=str(state / "checkpoints" / "fixture"),
             rows_dir=str(state / "rows"),
         )
         for rank in range(tp)

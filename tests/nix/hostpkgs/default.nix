@@ -1,0 +1,102 @@
+# Packages of the stand-in: real functions (mkDerivation, runCommand, ...) that build with the host's bash,
+# compiler and Python, and host tools that are no more than a name under /usr.
+{ system, lib }:
+let
+  # what is only for evaluation stays out of the derivation
+  forBuilder = attrs: removeAttrs attrs [ "meta" "passthru" "env" ] // attrs.env or { };
+  mkDerivation =
+    attrs:
+    derivation (
+      forBuilder attrs
+      // {
+        name = attrs.name or "${attrs.pname}-${attrs.version}";
+        inherit system;
+        builder = "/bin/bash";
+        args = [ ./stdenv.sh ];
+      }
+    )
+    // {
+      pname = attrs.pname or attrs.name;
+      version = attrs.version or "";
+      meta = attrs.meta or { };
+    }
+    // attrs.passthru or { };
+
+  hostTool = name: {
+    type = "host-tool";
+    outPath = "/usr";
+    pname = name;
+    meta.mainProgram = name;
+  };
+
+  python = import ./python.nix { inherit lib mkDerivation; };
+
+  pkgs = {
+    inherit lib system;
+    callPackage = lib.callPackageWith pkgs;
+    stdenv = {
+      inherit mkDerivation;
+      hostPlatform = { inherit system; };
+    };
+
+    runCommand =
+      name: attrs: buildCommand:
+      mkDerivation ({ inherit name buildCommand; } // attrs);
+    writeTextFile =
+      {
+        name,
+        text,
+        executable ? false,
+        destination ? "",
+        meta ? { },
+      }:
+      mkDerivation {
+        inherit name text meta;
+        passAsFile = [ "text" ];
+        buildCommand = ''
+          mkdir -p "$(dirname "$out${destination}")"
+          install -m ${if executable then "755" else "644"} "$textPath" "$out${destination}"
+        '';
+      };
+    writeText = name: text: pkgs.writeTextFile { inherit name text; };
+    writeTextDir =
+      path: text:
+      pkgs.writeTextFile {
+        name = baseNameOf path;
+        inherit text;
+        destination = "/${path}";
+      };
+    writeShellApplication =
+      {
+        name,
+        text,
+        meta ? { },
+      }:
+      pkgs.writeTextFile {
+        inherit name;
+        executable = true;
+        destination = "/bin/${name}";
+        meta = { mainProgram = name; } // meta;
+        text = ''
+          #!/bin/bash
+          set -o errexit -o nounset -o pipefail
+          ${text}'';
+      };
+    # evaluated only: a shell of the host needs no stand-in
+    mkShell =
+      { packages }:
+      mkDerivation {
+        name = "shell";
+        nativeBuildInputs = packages;
+        buildCommand = "touch $out";
+      };
+
+    cmake = python.tool "cmake";
+    ninja = python.tool "ninja";
+    gnumake = hostTool "make";
+    gcc = hostTool "g++";
+    shellcheck = hostTool "shellcheck";
+    inherit (python) python3;
+  };
+in
+pkgs
