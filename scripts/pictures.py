@@ -8,15 +8,58 @@ PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 
 ARCHITECTURE = boxes(
     [
-        Box(column=0, row=0, title="profile.toml", lines=("what is served:", "knobs, each with its reason")),
+        Box(
+            column=0,
+            row=0,
+            title="profile.toml",
+            lines=("what is served:", "knobs, each with its reason"),
+        ),
         Box(column=0, row=1, title="fleet", lines=("where: nodes, addresses,", "folders, ports")),
-        Box(column=1, row=0.5, title="plan", lines=("pure: same input, same bytes:", "argv, env, steps, digest"), strong=True),
-        Box(column=2, row=0.5, title="rank exec", lines=("carries out one rank, alike", "from ssh, systemd and serve")),
-        Box(column=3, row=0, title="rank 0", lines=("OpenAI endpoint, scheduler,", "guards, its model shard"), strong=True),
-        Box(column=3, row=1, title="ranks 1 and 2", lines=("their model shards,", "the same steps"), strong=True),
-        Box(column=4, row=0.5, title="row store (C++)", lines=("264 bytes a row, O_DIRECT,", "a CRC each, one read each")),
-        Box(column=4, row=1.5, title="row files", lines=("one a layer and rank,", "on the node's own disk")),
-        Box(column=2, row=1.5, title="pack", lines=("checkpoint -> row files,", "atomic, verifiable")),
+        Box(
+            column=1,
+            row=0.5,
+            title="plan",
+            lines=("pure: same input, same bytes:", "argv, env, steps, digest"),
+            strong=True,
+        ),
+        Box(
+            column=2,
+            row=0.5,
+            title="rank exec",
+            lines=("carries out one rank, alike", "from ssh, systemd and serve"),
+        ),
+        Box(
+            column=3,
+            row=0,
+            title="rank 0",
+            lines=("OpenAI endpoint, scheduler,", "guards, its model shard"),
+            strong=True,
+        ),
+        Box(
+            column=3,
+            row=1,
+            title="ranks 1 and 2",
+            lines=("their model shards,", "the same steps"),
+            strong=True,
+        ),
+        Box(
+            column=4,
+            row=0.5,
+            title="row store (C++)",
+            lines=("264 bytes a row, O_DIRECT,", "a CRC each, one read each"),
+        ),
+        Box(
+            column=4,
+            row=1.5,
+            title="row files",
+            lines=("one a layer and rank,", "on the node's own disk"),
+        ),
+        Box(
+            column=2,
+            row=1.5,
+            title="pack",
+            lines=("checkpoint -> row files,", "atomic, verifiable"),
+        ),
         Box(column=4, row=-0.6, title="client", lines=("any OpenAI client,", "dsv41 smoke")),
     ],
     [

@@ -12,7 +12,10 @@ from dsv41.errors import EngineFailed, Unreachable, UsageError
 ANSWERS = {
     "/ready": (503, b""),
     "/v1/models": (200, b'{"data": [{"id": "m"}]}'),
-    "/flat/v1/chat/completions": (400, b'{"object": "error", "message": "flat words", "code": 400}'),
+    "/flat/v1/chat/completions": (
+        400,
+        b'{"object": "error", "message": "flat words", "code": 400}',
+    ),
     "/nested/v1/chat/completions": (400, b'{"error": {"message": "nested words"}}'),
     "/html/v1/chat/completions": (502, b"<html>bad gateway</html>"),
     "/cut/v1/chat/completions": (200, b': keepalive\n\ndata: {"choices": [1]}\n\n'),

@@ -60,7 +60,11 @@ def test_usage_errors(arguments: list[str], code: str, capsys: pytest.CaptureFix
 
 def test_an_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     error = document(capsys, "explain", "D999", status=2)
-    assert (error["schema"], error["code"], error["fix"]) == ("dsv41.error/1", "D005", "dsv41 explain all")
+    assert (error["schema"], error["code"], error["fix"]) == (
+        "dsv41.error/1",
+        "D005",
+        "dsv41 explain all",
+    )
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +108,9 @@ def test_color_is_asked_for_by_a_terminal_alone() -> None:
 
 def test_log_lines_lose_their_control_codes() -> None:
     words = io.StringIO()
-    Talk(data=io.StringIO(), words=words, as_json=False, color=True).log("a\x1b[31mb\x07c\x1b]0;t\n")
+    Talk(data=io.StringIO(), words=words, as_json=False, color=True).log(
+        "a\x1b[31mb\x07c\x1b]0;t\n"
+    )
     assert words.getvalue() == "abc]0;t\n"
 
 
@@ -117,7 +123,8 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_rank_exec_starts_without_torch_and_numpy() -> None:
     """`rank exec` stays beside every rank: it must be small and quick to start."""
     code = (
-        "import sys; from dsv41.cli import main; main(['rank', 'exec', '--plan', '/none', '--rank', '0'])\n"
+        "import sys; from dsv41.cli import main\n"
+        "main(['rank', 'exec', '--plan', '/none', '--rank', '0'])\n"
         "print({'torch', 'numpy', 'rich', 'dsv41_rows'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -60,7 +60,10 @@ def test_a_taken_port_is_refused_with_a_free_one() -> None:
 
 
 def test_end_terms_then_kills() -> None:
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(1, flush=True); time.sleep(60)"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
@@ -82,7 +85,10 @@ def test_a_child_inherits_no_other_descriptor(tmp_path: Path) -> None:
 
 def test_die_with_parent(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    grandchild = "from dsv41 import host; host.die_with_parent(); import time; print(1, flush=True); time.sleep(60)"
+    grandchild = (
+        "from dsv41 import host; host.die_with_parent()\n"
+        "import time; print(1, flush=True); time.sleep(60)"
+    )
     code = (
         "import subprocess, sys, time\n"
         f"p = subprocess.Popen([sys.executable, '-c', {grandchild!r}], stdout=subprocess.PIPE)\n"
@@ -105,7 +111,7 @@ def alive(pid: int) -> bool:
 
 def test_a_term_inside_raises_and_is_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(host.Terminated), host.term_raises():
+    with pytest.raises(host.Terminated), host.term_raises():  # noqa: PT012 - the wait is the point
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -122,4 +128,7 @@ def test_a_receipt_says_where_and_when(tmp_path: Path) -> None:
         tmp_path / "r.json", command="x", started=host.utc_now(), result={"a": 1}
     )
     text = path.read_text()
-    assert all(word in text for word in ('"dsv41.receipt/1"', '"cores"', '"memory_bytes"', '"started": "20'))
+    assert all(
+        word in text
+        for word in ('"dsv41.receipt/1"', '"cores"', '"memory_bytes"', '"started": "20')
+    )

@@ -1,4 +1,4 @@
-"""One truth in pyproject.toml: the table that Poetry 2 reads and the one that poetry2nix reads agree."""
+"""One truth in pyproject.toml: what Poetry 2 reads and what poetry2nix reads agree."""
 
 import re
 import tomllib

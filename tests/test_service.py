@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -37,7 +38,14 @@ class Service:
 
     def serve(self, *words: str, status: int = 0) -> Any:
         return self.call(
-            "serve", "--profile", "local", "--port", str(self.port), "--detach", *words, status=status
+            "serve",
+            "--profile",
+            "local",
+            "--port",
+            str(self.port),
+            "--detach",
+            *words,
+            status=status,
         )
 
     def processes(self) -> set[int]:
@@ -124,8 +132,6 @@ def test_a_taken_port_and_a_bad_key_file_are_refused_first(service: Service) -> 
 
 
 def host_listener(port: int) -> Any:
-    import socket
-
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))

@@ -37,6 +37,8 @@ def test_only_the_command_prints() -> None:
         p.relative_to(ROOT / "python" / "dsv41").as_posix()
         for p in SOURCES
         for node in ast.walk(ast.parse(p.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
     }
     assert talkers <= {"cli/talk.py"}

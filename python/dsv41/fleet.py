@@ -1,7 +1,7 @@
 """Where it is served: nodes, their links and folders. Network facts are per node.
 
-A fleet file is TOML (docs/reference/fleet.md lists its keys). What is not there takes the default of
-`Fleet` and `Node`; an unknown key, a wrong type or a contradiction is an error that names file and key.
+A fleet file is TOML. What is not there takes the default of `Fleet` and `Node`; an unknown key, a
+wrong type or a contradiction is an error that names file and key.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def load(path: Path) -> Fleet:
 
 
 def parse(text: str, *, where: str) -> Fleet:
-    """A fleet from TOML text. UsageError D100 (not TOML), D101 (key or type), D102 (contradiction)."""
+    """A fleet from TOML text; UsageError D100 not TOML, D101 key or type, D102 contradiction."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -180,7 +180,6 @@ def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
     if type(value) in kinds and value != "":
         return value
     raise _wrong(where, key, value, f"a {kinds[0].__name__} that is not empty")
-
 
 
 def _check_words(fleet: Fleet, where: str) -> None:
@@ -237,7 +236,9 @@ def _check_fabric(text: str, *, where: str, key: str) -> None:
     except ValueError:
         raise _wrong(where, key, text, "an address with its prefix, like 10.0.22.1/24") from None
     if "/" not in text or found.network.prefixlen == found.network.max_prefixlen:
-        raise _wrong(where, key, text, "an address with the prefix of its subnet, like 10.0.22.1/24")
+        raise _wrong(
+            where, key, text, "an address with the prefix of its subnet, like 10.0.22.1/24"
+        )
 
 
 def cables(fleet: Fleet) -> Mapping[str, tuple[tuple[int, str], ...]]:
@@ -256,15 +257,19 @@ def _check_cables(fleet: Fleet, where: str) -> None:
     if fleet.topology == "switch":
         for network, ports in networks.items():
             if {rank for rank, _ in ports} != set(range(size)):
-                raise _contradiction(where, f"subnet {network} of the switch misses a node: {ports}")
+                raise _contradiction(
+                    where, f"subnet {network} of the switch misses a node: {ports}"
+                )
         return
     pairs = {frozenset((rank, (rank + 1) % size)) for rank in range(size)}
-    if fleet.topology == "triangle" and size != 3:  # noqa: PLR2004 - a triangle has three corners
+    if fleet.topology == "triangle" and size != 3:
         raise _contradiction(where, f"a triangle has 3 nodes, not {size}")
     joined = {frozenset(rank for rank, _ in ports) for ports in networks.values()}
     for network, ports in networks.items():
-        if len(ports) != 2:  # noqa: PLR2004 - a cable has two ends
-            raise _contradiction(where, f"subnet {network} is one cable and needs 2 ends, not {ports}")
+        if len(ports) != 2:
+            raise _contradiction(
+                where, f"subnet {network} is one cable and needs 2 ends, not {ports}"
+            )
     for pair in pairs - joined:
         raise _contradiction(where, f"no cable (subnet) joins ranks {sorted(pair)}")
     for pair in joined - pairs:

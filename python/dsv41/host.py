@@ -140,7 +140,7 @@ def start(
     pass_fds: Sequence[int] = (),
     new_session: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program; its output goes to the end of `log` (or where ours goes), its input is empty.
+    """Start a program; its output goes to the end of `log` (or where ours goes), input is empty.
 
     No descriptor but those in `pass_fds` is inherited.
     """
@@ -199,8 +199,14 @@ def term_raises() -> Iterator[None]:
 
 def write_receipt(path: Path, *, command: str, started: str, result: Mapping[str, Any]) -> Path:
     """Record a measurement: what was run, where, when, and what came out."""
-    receipt = {"schema": "dsv41.receipt/1", "command": command, "started": started}
-    receipt |= {"version": __version__, "machine": machine(), "result": result}
+    receipt = {
+        "schema": "dsv41.receipt/1",
+        "command": command,
+        "started": started,
+        "version": __version__,
+        "machine": machine(),
+        "result": result,
+    }
     write_atomically(path, json.dumps(receipt, indent=1, ensure_ascii=False) + "\n")
     return path
 

@@ -46,7 +46,8 @@ def ask(text: str, **body: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **body}
 
 
-# An allocator setting once made the logits of every prompt above 64 tokens NaN (MIA-README): these lengths cross the border.
+# An allocator setting once made the logits of every prompt above 64 tokens NaN (MIA-README):
+# these lengths cross the border.
 PROMPT_TOKENS = (60, 64, 65, 66, 80)
 
 
@@ -61,7 +62,9 @@ def padded(prompt_tokens: int) -> Question:
     return Question(name=f"prompt-{prompt_tokens}", request=ask(text, **THINKING_OFF), content="42")
 
 
-ARITHMETIC = Question(name="arithmetic", request=ask("What is 19 + 23?", **THINKING_OFF), content="42")
+ARITHMETIC = Question(
+    name="arithmetic", request=ask("What is 19 + 23?", **THINKING_OFF), content="42"
+)
 THINKING = Question(
     name="thinking", request=ask("What is 19 + 23?"), reasoning="19 plus 23 is 42.", content="42"
 )

@@ -85,13 +85,15 @@ def read_plan(path: Path) -> Plan:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            "D062", f"There is no Plan at {path}: {error.strerror}.", fix="dsv41 serve --profile local"
+            "D062",
+            f"There is no Plan at {path}: {error.strerror}.",
+            fix="dsv41 serve --profile local",
         ) from error
     return parse(text, where=str(path))
 
 
 def start_service(plan: Plan) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a Plan in a session of its own; Unsafe D063 when one lives already."""
+    """Start the supervisor of a Plan in its own session; Unsafe D063 when one lives already."""
     run = RunDir.of(plan.state_dir)
     host.make_folder(run.path)
     lock = host.Lock.take(run.lock_file)
@@ -130,7 +132,7 @@ def _second(run: RunDir, plan: Plan) -> Unsafe:
 
 
 def supervise(plan: Plan) -> int:
-    """Run all ranks until a TERM or until one ends; end the others; the exit status of the service."""
+    """Run all ranks until a TERM or until one ends, then end all; the service's exit status."""
     run = RunDir.of(plan.state_dir)
     asked = _note_signals()
     children = {rank.rank: _start_rank(run, rank.rank) for rank in reversed(plan.ranks)}

@@ -26,7 +26,7 @@ LOOP_ANSWER = 2048  # tokens; an endless answer that reaches this was not stoppe
 Check = Callable[[Endpoint], str]
 
 
-class Wrong(Exception):  # noqa: N818 - read as "wrong: ..." in the ladder's own lines
+class Wrong(Exception):
     """An answer is not what it must be."""
 
 
@@ -50,10 +50,14 @@ def _step(endpoint: Endpoint, name: str, check: Check) -> dict[str, Any]:
     return {"name": name, "ok": ok, "says": says, "seconds": round(time.monotonic() - started, 3)}
 
 
-def _ask(endpoint: Endpoint, question: Question, **body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _ask(
+    endpoint: Endpoint, question: Question, **body: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first choice of the answer, greedy, and the usage."""
     answer = endpoint.chat(
-        **{"model": _model(endpoint), "temperature": 0, "max_tokens": SMALL_ANSWER},
+        model=_model(endpoint),
+        temperature=0,
+        max_tokens=SMALL_ANSWER,
         **{**question.request, **body},
     )
     return answer["choices"][0], answer["usage"]
@@ -142,7 +146,7 @@ def _batch(endpoint: Endpoint) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text could be an answer: printable, mostly ASCII, not one character over and over."""
+    """Whether a text could be an answer: printable, mostly ASCII, not one character repeated."""
     plain = sum(c.isascii() and (c.isprintable() or c.isspace()) for c in text)
     return bool(text) and plain >= 0.9 * len(text) and (len(text) < 8 or len(set(text)) > 2)
 

@@ -94,37 +94,55 @@ def _add_service_verbs(verbs: Any) -> None:
     status = _verb(verbs, "status", "status", effect="reads hosts", says="One line a rank.")
     logs = _verb(verbs, "logs", "logs", effect="reads hosts", says="Print the logs of the ranks.")
     for parser in (stop, status, logs):
-        parser.add_argument("--profile", default="local", choices=["local"], help="the profile served")
+        parser.add_argument(
+            "--profile", default="local", choices=["local"], help="the profile served"
+        )
         _add_state(parser)
     stop.add_argument("--dry-run", action="store_true", help="say what would be stopped")
     logs.add_argument("--rank", type=int, metavar="N", help="one rank only")
     logs.add_argument("--lines", type=int, default=50, metavar="N", help="lines a rank, default 50")
     logs.add_argument("--follow", action="store_true", help="go on until interrupted")
-    smoke = _verb(verbs, "smoke", "smoke", effect="reads hosts", says="Ask questions with known answers.")
-    smoke.add_argument("--url", default="http://127.0.0.1:8888/v1", metavar="U", help="default %(default)s")
+    smoke = _verb(
+        verbs, "smoke", "smoke", effect="reads hosts", says="Ask questions with known answers."
+    )
+    smoke.add_argument(
+        "--url", default="http://127.0.0.1:8888/v1", metavar="U", help="default %(default)s"
+    )
     smoke.add_argument("--receipt", type=Path, metavar="FILE", help="where the receipt goes")
     _add_key(smoke)
     _add_state(smoke)
 
 
 def _add_data_verbs(verbs: Any) -> None:
-    pack = _verb(verbs, "pack", "pack", effect="changes hosts", says="Pack each rank's Engram rows.")
+    pack = _verb(
+        verbs, "pack", "pack", effect="changes hosts", says="Pack each rank's Engram rows."
+    )
     _add_profile(pack)
     pack.add_argument("--dry-run", action="store_true", help="print the files and write nothing")
-    rows = verbs.add_parser("rows", help="look at packed row files [reads hosts]", allow_abbrev=False)
+    rows = verbs.add_parser(
+        "rows", help="look at packed row files [reads hosts]", allow_abbrev=False
+    )
     row_verbs = rows.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    verify = _verb(row_verbs, "verify", "rows_verify", effect="reads hosts", says="Check every byte.")
-    inspect = _verb(row_verbs, "inspect", "rows_inspect", effect="reads hosts", says="Print a header.")
+    verify = _verb(
+        row_verbs, "verify", "rows_verify", effect="reads hosts", says="Check every byte."
+    )
+    inspect = _verb(
+        row_verbs, "inspect", "rows_inspect", effect="reads hosts", says="Print a header."
+    )
     verify.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("file", type=Path, metavar="FILE")
-    explain = _verb(verbs, "explain", "explain", effect="offline", says="Tell more about an error code.")
+    explain = _verb(
+        verbs, "explain", "explain", effect="offline", says="Tell more about an error code."
+    )
     explain.add_argument("code", metavar="CODE", help="for example D063; `all` lists them")
 
 
 def _add_inner_verbs(verbs: Any) -> None:
     rank = verbs.add_parser("rank", help="what ssh, systemd and serve call [changes hosts]")
     inner = rank.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    execute = _verb(inner, "exec", "rank_exec", effect="changes hosts", says="Run one rank of a Plan.")
+    execute = _verb(
+        inner, "exec", "rank_exec", effect="changes hosts", says="Run one rank of a Plan."
+    )
     execute.add_argument("--rank", type=int, required=True, metavar="N")
     supervise = _verb(
         inner, "supervise", "supervise", effect="changes hosts", says="Run all ranks of a Plan."

@@ -46,7 +46,8 @@ def serve(args: Namespace, talk: Talk) -> int:
         )
     else:
         talk.put(f"ready {plan.url}")
-    talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}; stop: {_stop_command(plan)}")
+    talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}")
+    talk.say(f"stop it with: {_stop_command(plan)}")
     return 0 if args.detach else _attach(state, plan, talk)
 
 
@@ -55,7 +56,7 @@ def _check_before_start(args: Namespace, state: run.RunDir, plan: Plan) -> None:
     from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
 
     if args.api_key_file is not None:
-        keys.load(args.api_key_file)
+        keys.read_keys(args.api_key_file)
     host.make_folder(state.path)
     run.refuse_second(state, plan)
     host.refuse_taken_port("127.0.0.1", args.port)
@@ -77,16 +78,20 @@ def _wait_ready(state: run.RunDir, plan: Plan, talk: Talk) -> None:
     if not in_time:
         _show_logs(state, plan, talk, lines=8)
         run.stop_service(plan.state_dir)
-        raise EngineFailed("D066", f"The service was not ready within {START_SECONDS:.0f} s; it was stopped.")
+        raise EngineFailed(
+            "D066", f"The service was not ready within {START_SECONDS:.0f} s; it was stopped."
+        )
 
 
 def _attach(state: run.RunDir, plan: Plan, talk: Talk) -> int:
     """Follow the logs until the service ends or Ctrl-C detaches; a TERM stops the service."""
     try:
         with host.term_raises():
-            _follow(state, plan, talk, [None, *range(len(plan.ranks))])
+            _follow(state, talk, [None, *range(len(plan.ranks))])
     except KeyboardInterrupt:
-        talk.say(f"detached; the service goes on at {plan.url}. Stop it with: {_stop_command(plan)}")
+        talk.say(
+            f"detached; the service goes on at {plan.url}. Stop it with: {_stop_command(plan)}"
+        )
         return 0
     except host.Terminated:
         talk.say(f"service {run.stop_service(plan.state_dir)}")
@@ -123,7 +128,8 @@ def status(args: Namespace, talk: Talk) -> int:
     else:
         talk.put(f"{found['status']}  {found['url']}  {found['says']}".rstrip())
         for rank in found["ranks"]:
-            talk.put(f"rank {rank['rank']}  {rank['role']:6}  {rank['state']}  {rank['last_line']}".rstrip())
+            where = f"rank {rank['rank']}  {rank['role']:6}  {rank['state']}"
+            talk.put(f"{where}  {rank['last_line']}".rstrip())
     return 0 if found["status"] == "serving" else CheckFailed.exit_status
 
 
@@ -140,7 +146,7 @@ def logs(args: Namespace, talk: Talk) -> int:
         for line in observe.tail(state.log_file(rank), lines=args.lines):
             talk.put(line)
     if args.follow:
-        _follow(state, plan, talk, list(ranks))
+        _follow(state, talk, list(ranks))
     return 0
 
 
@@ -152,13 +158,14 @@ def smoke(args: Namespace, talk: Talk) -> int:
     if args.api_key_file is not None:
         from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
 
-        key = keys.load(args.api_key_file).first()
+        key = keys.read_keys(args.api_key_file).bearer()
     started = host.utc_now()
     steps = []
     for step in ladder.climb(Endpoint(url=args.url, key=key)):
         steps.append(step)
         if not args.json:
-            talk.put(f"{'ok' if step['ok'] else 'FAIL':4}  {step['name']:12} {step['seconds']:6.2f} s  {step['says']}")
+            mark = "ok" if step["ok"] else "FAIL"
+            talk.put(f"{mark:4}  {step['name']:12} {step['seconds']:6.2f} s  {step['says']}")
     passed = all(step["ok"] for step in steps)
     result = {"status": "ok" if passed else "fail", "url": args.url, "steps": steps}
     receipt = _write_receipt(args, result, started=started)
@@ -172,7 +179,9 @@ def _write_receipt(args: Namespace, result: dict[str, Any], *, started: str) -> 
     name = f"smoke-{started.replace(':', '')}.json"
     path: Path = args.receipt or args.state_dir / "receipts" / name
     host.make_folder(path.absolute().parent)
-    return host.write_receipt(path, command=f"dsv41 smoke --url {args.url}", started=started, result=result)
+    return host.write_receipt(
+        path, command=f"dsv41 smoke --url {args.url}", started=started, result=result
+    )
 
 
 def _show_logs(state: run.RunDir, plan: Plan, talk: Talk, *, lines: int) -> None:
@@ -181,7 +190,7 @@ def _show_logs(state: run.RunDir, plan: Plan, talk: Talk, *, lines: int) -> None
             talk.log(f"  {line}")
 
 
-def _follow(state: run.RunDir, plan: Plan, talk: Talk, ranks: list[int | None]) -> None:
+def _follow(state: run.RunDir, talk: Talk, ranks: list[int | None]) -> None:
     """Print new log lines as they come, for as long as the service lives."""
     places = {rank: state.log_file(rank).stat().st_size for rank in ranks}
     lives = True

@@ -27,7 +27,7 @@ class Talk:
 
     @classmethod
     def to_terminal(cls, *, as_json: bool) -> Talk:
-        """stdout and stderr; NO_COLOR and a stderr that is no terminal turn color off."""
+        """Stdout and stderr; NO_COLOR and a stderr that is no terminal turn color off."""
         color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         return cls(data=sys.stdout, words=sys.stderr, as_json=as_json, color=color)
 

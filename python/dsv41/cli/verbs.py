@@ -22,7 +22,9 @@ def make_plan(args: Namespace, *, master_port: int = 20000) -> tuple[profile.Pro
     """The profile and Plan that the flags ask for."""
     chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
     if chosen.engine != "local":
-        raise UsageError("D002", f"Profile {chosen.name} needs a fleet file; only local runs without one.")
+        raise UsageError(
+            "D002", f"Profile {chosen.name} needs a fleet file; only local runs without one."
+        )
     if not 1 <= args.port <= 65535:
         raise UsageError("D003", f"--port is {args.port}; a port is 1 to 65535.")
     key_file = args.api_key_file and str(args.api_key_file.absolute())
@@ -66,7 +68,9 @@ def pack(args: Namespace, talk: Talk) -> int:
     chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
     prepare = load_local_engine()
     if args.dry_run:
-        files = prepare.row_files(args.state_dir, tp=chosen.integer("tp"), partition=str(chosen["partition"]))
+        files = prepare.row_files(
+            args.state_dir, tp=chosen.integer("tp"), partition=str(chosen["partition"])
+        )
     else:
         files = prepare_state(args.state_dir, chosen, talk)
     if args.json:
@@ -110,7 +114,11 @@ def rows_verify(args: Namespace, talk: Talk) -> int:
         talk.document("rows-verify", status=status, files=[asdict(result) for result in results])
     else:
         for result in results:
-            talk.put(f"{'ok' if result.ok else 'BAD':4}{result.path}  {result.says}")
+            talk.put(f"{'ok' if result.ok else 'BAD':4}{result.path}  {result.rows} rows")
+            for problem in result.problems:
+                talk.put(f"    page {problem.page} row {problem.row}: {problem.says}")
+            if result.problem_count > len(result.problems):
+                talk.put(f"    and {result.problem_count - len(result.problems)} more")
     return CheckFailed.exit_status if failed else 0
 
 
