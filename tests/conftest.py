@@ -59,6 +59,7 @@ def rows_dir(checkpoint: Path) -> Path:
 def engine_tp1(checkpoint: Path, rows_dir: Path) -> Iterator[Engine]:
     """A running engine of one rank in this process, with the real model."""
     import torch
+
     from dsv41.geometry import DEFAULT_PARTITION, Shard
     from dsv41.local.assembly import Parts, assemble
     from dsv41.local.engine import Engine

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+
 from dsv41.errors import UsageError
 from dsv41.local.generation import Job, Sampling
 

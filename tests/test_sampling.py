@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+
 from dsv41.errors import EngineFailed
 from dsv41.local.generation import SENTINELS, Job, Sampling
 from dsv41.local.sampling import Sampler, allowed, pick, uniform

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+
 from dsv41.errors import EngineFailed, Error, UsageError
 from dsv41.local.comm import Alone
 from dsv41.local.engine import Engine, Stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -26,22 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from dsv41_rows import RowStore
+
     from dsv41.geometry import Shard
 
 JOIN_TIMEOUT = 120.0  # seconds until all ranks have loaded; a first read from a slow disk is long
-
-
-class Store(Protocol):
-    """What a rank does with a row store besides lookups."""
-
-    def lookup(self, ids: object, weights: object, scales: object) -> None:
-        """Fill uint8 [n, 256] and uint8 [n, 8] for int64 [n]."""
-
-    def stats(self) -> dict[str, Any]:
-        """Counters since the store was opened."""
-
-    def close(self) -> None:
-        """End the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +61,7 @@ class Assembled:
     """A rank that can step, and its row stores by layer."""
 
     runner: Runner
-    stores: Mapping[int, Store]
+    stores: Mapping[int, RowStore]
     comm: Comm = field(repr=False)
 
     def row_stats(self) -> dict[int, dict[str, Any]]:
@@ -114,7 +103,7 @@ def assemble(
         weights=weights,
         shard=parts.shard,
         layout=parts.layout,
-        rows=StoreReader(stores),
+        rows=StoreReader(cast("Any", stores)),
         comm=metered,
         token_map=_token_map(parts.checkpoint, config),
     )
