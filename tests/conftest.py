@@ -23,6 +23,13 @@ CACHE = Path(__file__).resolve().parent.parent / ".cache" / f"tests-{os.getuid()
 MOST_RANKS = 4
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of the shared engine in one process: it holds some 500 MB."""
+    for item in items:
+        if "engine_tp1" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("engine"))
+
+
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
     """Folder of the tiny checkpoint."""
