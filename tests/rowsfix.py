@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsv41.geometry import Engram
+from dsv41 import rows
+from dsv41.geometry import Engram, Shard, partition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
 
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -27,15 +31,19 @@ SMALL = Engram(
     heads=2,
 )
 
+# The file that most tests open: layer 1, rank 1 of 3.
+RIGHT: dict[str, Any] = {"layer": 1, "rank": 1, "tp": 3, "partition": "weighted"}
+OWNED = partition("weighted", engram=SMALL, layer_id=1, tp=3)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     path: Path
-    weights: dict[int, NDArray[np.uint8]]  # [rows, 256]
-    scales: dict[int, NDArray[np.uint8]]  # [rows, 8]
+    weights: dict[int, Bytes]  # [rows, 256]
+    scales: dict[int, Bytes]  # [rows, 8]
 
 
-def tensors_of(engram: Engram, *, seed: int = 0) -> dict[str, NDArray[np.uint8]]:
+def tensors_of(engram: Engram, *, seed: int = 0) -> dict[str, Bytes]:
     made = {}
     for layer in engram.layer_ids:
         draw = np.random.default_rng([seed, layer])
@@ -46,7 +54,7 @@ def tensors_of(engram: Engram, *, seed: int = 0) -> dict[str, NDArray[np.uint8]]
     return made
 
 
-def header_of(tensors: dict[str, NDArray[np.uint8]]) -> dict[str, Any]:
+def header_of(tensors: dict[str, Bytes]) -> dict[str, Any]:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, values in tensors.items():
@@ -61,7 +69,7 @@ def header_of(tensors: dict[str, NDArray[np.uint8]]) -> dict[str, Any]:
 
 
 def write_safetensors(
-    path: Path, tensors: dict[str, NDArray[np.uint8]], header: dict[str, Any] | None = None
+    path: Path, tensors: dict[str, Bytes], header: dict[str, Any] | None = None
 ) -> None:
     text = json.dumps(header_of(tensors) if header is None else header).encode()
     with path.open("wb") as file:
@@ -83,3 +91,34 @@ def write_checkpoint(folder: Path, engram: Engram = SMALL, *, seed: int = 0) -> 
         },
         scales={layer: tensors[f"layers.{layer}.engram.embed.scale"] for layer in engram.layer_ids},
     )
+
+
+def pack_all(checkpoint: Checkpoint, out: Path, names: Iterable[str]) -> Path:
+    for name in names:
+        for rank in range(3):
+            rows.pack(
+                checkpoint=checkpoint.path,
+                out=out,
+                engram=SMALL,
+                partition=name,
+                shard=Shard(rank=rank, tp=3),
+                revision="fb2764a5",
+            )
+    return out
+
+
+def arrays(count: int) -> tuple[Bytes, Bytes]:
+    return np.full((count, 256), 0xAA, np.uint8), np.full((count, 8), 0xAA, np.uint8)
+
+
+def draw_ids(count: int, *, seed: int = 0) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(-3, SMALL.rows(1), count)
+
+
+def expected(
+    checkpoint: Checkpoint, ids: NDArray[np.int64], *, rank: int = 1
+) -> tuple[Bytes, Bytes]:
+    mine = (ids >= 0) & (OWNED.locals_of(rank, ids) >= 0)
+    at = np.where(mine, ids, 0)
+    weights, scales = checkpoint.weights[1][at], checkpoint.scales[1][at]
+    return weights * mine[:, None], scales * mine[:, None]

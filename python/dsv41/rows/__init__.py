@@ -7,42 +7,37 @@ the tensors of a checkpoint are, how files are called, and which error says what
 
 from __future__ import annotations
 
-import json
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv41.errors import CheckFailed, Error, UsageError
+from dsv41.errors import CheckFailed
 from dsv41.geometry import partition as cut
+from dsv41.rows.checkpoint import DOWNLOAD_RECORD, INDEX, revision_of, source_file
+from dsv41.rows.core import PACK_AGAIN, extension, row_errors, table_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-    from types import ModuleType
 
     from dsv41_rows import RowStore
 
     from dsv41.geometry import Engram, Shard
 
-INDEX = "model.safetensors.index.json"
-# What `hf download --local-dir` leaves beside each file: commit, etag and time, one a line.
-DOWNLOAD_RECORD = f".cache/huggingface/download/{INDEX}.metadata"
-
-_PACK_AGAIN = "run `dsv41 pack` for this rank and checkpoint"
-# Kind of a RowsError -> the error that a person sees.
-_ERRORS: dict[str, tuple[type[Error], str, str]] = {
-    "argument": (UsageError, "D020", "correct the value that the message names"),
-    "mismatch": (CheckFailed, "D021", f"{_PACK_AGAIN}, or point at the right folder"),
-    "malformed": (CheckFailed, "D022", "check the path; `dsv41 rows import` reads upstream shards"),
-    "truncated": (CheckFailed, "D023", _PACK_AGAIN),
-    "unfinished": (CheckFailed, "D023", _PACK_AGAIN),
-    "corrupt": (CheckFailed, "D024", f"check the drive, then {_PACK_AGAIN}"),
-    "io": (Error, "D025", "check path, permissions and the kernel log"),
-    "space": (Error, "D026", "free space or choose another folder, then run `dsv41 pack` again"),
-    "busy": (Error, "D027", "wait for the other packer, or end it first"),
-    "range": (UsageError, "D020", "correct the row id that the message names"),
-    "unsupported": (UsageError, "D031", "use --row-engine auto"),
-}
+__all__ = [
+    "DOWNLOAD_RECORD",
+    "INDEX",
+    "Header",
+    "Problem",
+    "Source",
+    "Verification",
+    "file_name",
+    "inspect",
+    "open_shard",
+    "pack",
+    "revision_of",
+    "source_file",
+    "verify",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,35 +105,6 @@ def file_name(*, layer: int, rank: int, tp: int, partition: str) -> str:
     return f"engram-l{layer}-r{rank}of{tp}-{partition}.rows"
 
 
-def source_file(checkpoint: Path, *, layer: int) -> Path:
-    """Find the safetensors file that holds weight and scale of a layer's table.
-
-    Raises:
-        CheckFailed: D028, when the index does not lead to one file with both.
-    """
-    index = checkpoint / INDEX
-    names = [f"layers.{layer}.engram.embed.{part}" for part in ("weight", "scale")]
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = {str(weight_map[name]) for name in names}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _no_table(f"{index} does not lead to {names[0]} and .scale: {error!r}.") from error
-    if len(files) != 1:
-        raise _no_table(
-            f"{index}: expected weight and scale in one file, found {', '.join(sorted(files))}."
-        )
-    return checkpoint / files.pop()
-
-
-def revision_of(checkpoint: Path) -> str:
-    """Read the commit of a checkpoint as its download recorded it, empty when nothing did."""
-    record = checkpoint / DOWNLOAD_RECORD
-    if record.is_file():
-        return (record.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
-    resolved = checkpoint.resolve()
-    return resolved.name if resolved.parent.name == "snapshots" else ""
-
-
 def pack(
     *,
     checkpoint: Path,
@@ -169,17 +135,18 @@ def pack(
     Raises:
         Error: D020-D028, naming expected and found.
     """
+    sources = {layer: source_file(checkpoint, layer=layer) for layer in engram.layer_ids}
+    for layer, source in sources.items():  # all of them before hours of work on the first
+        with table_errors():
+            extension().source(str(source), layer)
     out.mkdir(parents=True, exist_ok=True)
-    done = []
-    for layer in engram.layer_ids:
+    commit = revision_of(checkpoint) if revision is None else revision
+    targets = []
+    for layer, source in sources.items():
         rows = cut(partition, engram=engram, layer_id=layer, tp=shard.tp)
-        name = file_name(layer=layer, rank=shard.rank, tp=shard.tp, partition=partition)
-        target = out / name
-        source = source_file(checkpoint, layer=layer)
-        with _table_errors():
-            _extension().source(str(source), layer)
-        with _row_errors():
-            _extension().pack(
+        target = out / file_name(layer=layer, rank=shard.rank, tp=shard.tp, partition=partition)
+        with row_errors():
+            extension().pack(
                 source=str(source),
                 target=str(target),
                 layer=layer,
@@ -188,11 +155,11 @@ def pack(
                 partition=partition,
                 total_rows=rows.total_rows,
                 ranges=[(part.lo, part.hi, part.base) for part in rows.ranges(shard.rank)],
-                revision=revision_of(checkpoint) if revision is None else revision,
+                revision=commit,
                 progress=_for_path(progress, target),
             )
-        done.append(target)
-    return done
+        targets.append(target)
+    return targets
 
 
 def verify(
@@ -205,8 +172,8 @@ def verify(
     """
     found = []
     for path in paths:
-        with _row_errors():
-            result = _extension().verify(str(path), progress=_for_path(progress, path))
+        with row_errors():
+            result = extension().verify(str(path), progress=_for_path(progress, path))
         problems = tuple(Problem(**problem) for problem in result.pop("problems"))
         found.append(Verification(path=str(path), problems=problems, **result))
     return found
@@ -218,8 +185,8 @@ def inspect(path: Path) -> Header:
     Raises:
         CheckFailed: D022-D024, when it is no row file, cut short or damaged.
     """
-    with _row_errors():
-        found = _extension().inspect(str(path))
+    with row_errors():
+        found = extension().inspect(str(path))
     source = Source(**found.pop("source"))
     ranges = tuple((lo, hi, base) for lo, hi, base in found.pop("ranges"))
     return Header(source=source, ranges=ranges, **found)
@@ -250,11 +217,11 @@ def open_shard(
         name = file_name(layer=layer, rank=shard.rank, tp=shard.tp, partition=partition)
         path = rows_dir / name
         if not path.exists():
-            raise CheckFailed("D029", f"{path} is not there.", fix=_PACK_AGAIN)
-        with _table_errors():
-            source = _extension().source(str(source_file(checkpoint, layer=layer)), layer)
-        with _row_errors():
-            stores[layer] = _extension().RowStore.open(
+            raise CheckFailed("D029", f"{path} is not there.", fix=PACK_AGAIN)
+        with table_errors():
+            source = extension().source(str(source_file(checkpoint, layer=layer)), layer)
+        with row_errors():
+            stores[layer] = extension().RowStore.open(
                 str(path),
                 engine=engine,
                 threads=threads,
@@ -268,40 +235,7 @@ def open_shard(
     return stores
 
 
-def _extension() -> ModuleType:
-    try:
-        import dsv41_rows  # noqa: PLC0415  the operator's machine need not have it
-    except ImportError as error:
-        raise Error("D030", f"dsv41_rows cannot be imported: {error}.", fix="make setup") from error
-    return dsv41_rows
-
-
 def _for_path(
     progress: Callable[[Path, int, int], object] | None, path: Path
 ) -> Callable[[int, int], object] | None:
     return None if progress is None else lambda done, total: progress(path, done, total)
-
-
-def _no_table(says: str) -> CheckFailed:
-    return CheckFailed("D028", says, fix="check that the download of the checkpoint is complete")
-
-
-@contextmanager
-def _table_errors() -> Iterator[None]:
-    """Turn what is wrong with a safetensors file into D028."""
-    with _row_errors():
-        try:
-            yield
-        except _extension().RowsError as error:
-            if error.kind in {"malformed", "truncated"}:
-                raise _no_table(f"{error}.") from error
-            raise
-
-
-@contextmanager
-def _row_errors() -> Iterator[None]:
-    try:
-        yield
-    except _extension().RowsError as error:
-        kind, code, fix = _ERRORS.get(error.kind, (Error, "D025", "see the message"))
-        raise kind(code, f"{error}.", fix=fix) from error
