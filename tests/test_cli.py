@@ -131,3 +131,18 @@ def test_rank_exec_starts_without_torch_and_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ}
     )
     assert done.stdout == "set()\n"
+
+
+def test_waiting_is_a_line_without_a_terminal_and_a_spinner_on_one() -> None:
+    plain = io.StringIO()
+    with Talk(data=plain, words=plain, as_json=False, color=False).waiting("starting"):
+        pass
+    assert plain.getvalue() == "starting\n"
+    leader, follower = os.openpty()
+    with os.fdopen(follower, "w") as words:
+        with Talk(data=words, words=words, as_json=False, color=False).waiting("starting"):
+            pass
+        shown = os.read(leader, 4096).decode()
+    os.close(leader)
+    assert "starting" in shown
+    assert "0:00:00" in shown

@@ -31,8 +31,8 @@ def serve(args: Namespace, talk: Talk) -> int:
     verbs.prepare_state(args.state_dir.absolute(), chosen, talk)
     started = time.monotonic()
     process = run.start_service(plan)
-    talk.say(f"starting {len(plan.ranks)} ranks of profile {plan.profile} ({USUAL_START})")
-    _wait_ready(state, plan, talk)
+    with talk.waiting(f"starting {len(plan.ranks)} ranks of {plan.profile}, {USUAL_START}"):
+        _wait_ready(state, plan, talk)
     seconds = round(time.monotonic() - started, 2)
     if args.json:
         talk.document(

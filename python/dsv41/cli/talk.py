@@ -6,6 +6,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -34,6 +36,27 @@ class Talk:
     def say(self, line: str) -> None:
         """A line for the person at the terminal."""
         print(line, file=self.words, flush=True)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show that something goes on: a spinner with the elapsed time, or a plain line."""
+        if not self.words.isatty():
+            self.say(what)
+            yield
+            return
+        from rich.console import Console  # noqa: PLC0415 - 68 ms that only a terminal pays
+        from rich.progress import (  # noqa: PLC0415
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        console = Console(file=self.words, no_color=not self.color)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            progress.add_task(what)
+            yield
 
     def log(self, line: str) -> None:
         """A line of another program's log, without its control codes."""
