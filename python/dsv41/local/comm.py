@@ -101,15 +101,15 @@ class Gloo:
     def gather(self, tensor: Tensor) -> list[Tensor] | None:
         """Gather equal shapes on rank 0."""
         if self.rank:
-            self._wait(self._group.gather([], [tensor], root=0), "gather")
+            self._wait(self._group.gather([], tensor, 0), "gather")
             return None
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
-        self._wait(self._group.gather([parts], [tensor], root=0), "gather")
+        self._wait(self._group.gather(parts, tensor, 0), "gather")
         return parts
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Broadcast from rank 0."""
-        self._wait(self._group.broadcast([tensor], root=0), "broadcast")
+        self._wait(self._group.broadcast(tensor, 0), "broadcast")
         return tensor
 
     def close(self) -> None:

@@ -8,17 +8,20 @@ it owns, rows of other ranks being zero, and a sum of projections is the project
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from safetensors import safe_open
 
 from dsv41.geometry import hash_columns
 from dsv41.local.codec import ROW_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -67,6 +70,24 @@ class TableReader:
 
     def __init__(self, tables: Mapping[int, Tensor]) -> None:
         self._tables = tables
+
+    @classmethod
+    def from_checkpoint(cls, directory: Path, config: ModelConfig) -> TableReader:
+        """Decode the whole tables of a checkpoint folder; 125 MB a layer in the fixture."""
+        index = json.loads((directory / "model.safetensors.index.json").read_text("utf-8"))
+
+        def read(name: str) -> Tensor:
+            with safe_open(directory / index["weight_map"][name], framework="pt") as file:
+                tensor: Tensor = file.get_tensor(name)
+                return tensor
+
+        tables = {}
+        for layer in config.engram_layer_ids:
+            prefix = f"layers.{layer}.engram.embed."
+            codes, scales = read(prefix + "weight"), read(prefix + "scale").to(torch.float32)
+            values = codes.to(torch.float32).view(len(codes), -1, ROW_BLOCK)
+            tables[layer] = values.mul_(scales.unsqueeze(-1)).flatten(1)
+        return cls(tables)
 
     def rows(self, layer_id: int, ids: Tensor) -> Tensor:
         """Look up: int64 [n, columns] -> [n, columns, head_dim] of the table's dtype."""

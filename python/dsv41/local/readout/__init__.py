@@ -1,0 +1,1 @@
+"""The fitted output head: its conversations, its fit, and the committed result."""
