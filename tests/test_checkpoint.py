@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
-from dsv41.errors import CheckFailed, UsageError
-from dsv41.geometry import RELEASED_TOKEN_MAP, prime_walk
+from dsv41.errors import UsageError
+from dsv41.geometry import RELEASED_TOKEN_MAP
 from dsv41.local import checkpoint, geometries, grid, tokenizer_files, writer
 from dsv41.local.config import ModelConfig
-from dsv41.local.head import Readout
-from dsv41.local.tensors import TensorSpec, specs
+from dsv41.local.tensors import specs
 
 # SHA-256 over names and SHA-256 of all files, the output head left zero.
 GOLDEN = "ad9a4b784ea18c9ddb846ad9c9aa13dd003c65b2e53c0c9e2cb6081ab4a4c901"
@@ -80,19 +77,6 @@ def test_the_bytes_are_the_same_on_every_machine(made: Path) -> None:
     assert sorted(path.name for path in made.parent.iterdir()) == [".fixture.lock", "fixture"]
 
 
-def test_the_raw_stream_is_the_published_one() -> None:
-    # Philox4x64-10 of key 0 and counter 0, from the known answers that Random123 publishes; numpy
-    # counts before it draws
-    known = [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
-    assert np.random.Philox(key=0, counter=2**256 - 1).random_raw(4).tolist() == known
-
-
-def test_a_stream_does_not_depend_on_its_length() -> None:
-    long = grid.stream("layers.0.attn.wq_b.weight", 1000)
-    assert long[:37].tobytes() == grid.stream("layers.0.attn.wq_b.weight", 37).tobytes()
-    assert long.tobytes() != grid.stream("layers.1.attn.wq_b.weight", 1000).tobytes()
-
-
 def test_the_official_reader_finds_every_tensor(made: Path) -> None:
     wanted = {spec.name: spec for spec in specs(fixture_config())}
     index = json.loads((made / writer.INDEX).read_text())
@@ -101,12 +85,13 @@ def test_the_official_reader_finds_every_tensor(made: Path) -> None:
     found = set()
     for name in sorted(set(index["weight_map"].values())):
         with safe_open(made / name, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - not a mapping
+            keys = list(file.keys())
+            for key in keys:
                 spec, part = wanted[key], file.get_slice(key)
                 assert index["weight_map"][key] == name
                 assert (part.get_dtype(), tuple(part.get_shape())) == (spec.dtype, spec.shape)
                 found.add(key)
-            some = [key for key in file.keys() if wanted[key].count < 300_000][:20]  # noqa: SIM118
+            some = [key for key in keys if wanted[key].count < 300_000][:20]
             for key in some:
                 tensor, spec = file.get_tensor(key), wanted[key]
                 assert tensor.dtype == TORCH_DTYPES[spec.dtype]
@@ -138,7 +123,7 @@ def test_the_tokenizer_is_the_released_one(made: Path) -> None:
         for path in (packed, made / "tokenizer.json")
     )
     changed = {token: name for token, name in after.items() if before[token] != name}
-    assert changed == {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>"}  # noqa: RUF001
+    assert changed == {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>"}
     content = (made / "token_map.i32").read_bytes()
     assert sha256(content).hexdigest() == RELEASED_TOKEN_MAP.int32_le
     assert np.frombuffer(content, "<i4").max() + 1 == 99092
@@ -147,16 +132,19 @@ def test_the_tokenizer_is_the_released_one(made: Path) -> None:
         assert settings[key] == after[token]
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    tokenizer = json.loads(tokenizer_files.packed_tokenizer().read_text(encoding="utf-8"))
-    vocab, other = tokenizer["model"]["vocab"], tmp_path / "tokenizer.json"
-    vocab["Hello"], vocab["fox"] = vocab["fox"], vocab["Hello"]
-    other.write_text(json.dumps(tokenizer), encoding="utf-8")
-    with pytest.raises(UsageError, match="D040"):
-        tokenizer_files.tokenizer_files(other)
-    del vocab["Hello"]
-    other.write_text(json.dumps(tokenizer), encoding="utf-8")
-    with pytest.raises(UsageError, match="D041"):
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, "D040"), ({}, "D041")],
+)
+def test_another_tokenizer_is_refused(tmp_path: Path, model: dict[str, object], code: str) -> None:
+    names = {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>"}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {
+        "special": True
+    }
+    added = [{"id": token, "content": name} | flags for token, name in names.items()]
+    other = tmp_path / "tokenizer.json"
+    other.write_text(json.dumps({"version": "1.0", "added_tokens": added, "model": model}))
+    with pytest.raises(UsageError, match=code):
         tokenizer_files.tokenizer_files(other)
 
 
@@ -214,6 +202,7 @@ def test_a_write_that_fails_midway_leaves_nothing_in_place(tmp_path: Path) -> No
     code = (
         "import sys; from pathlib import Path; from dsv41.errors import UsageError\n"
         "from dsv41.local import checkpoint\n"
+        "checkpoint.tokenizer_files.tokenizer_files = lambda _: {}  # slow, and not the point\n"
         "try: checkpoint.ensure(Path(sys.argv[1]))\n"
         "except UsageError as error: print(error)"
     )
@@ -222,7 +211,7 @@ def test_a_write_that_fails_midway_leaves_nothing_in_place(tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=True,
-        preexec_fn=limit_files,  # noqa: PLW1509 - a real failing write; the child has one thread
+        preexec_fn=limit_files,  # a real failing write; the child has one thread
     )
     assert done.stdout.startswith("D043 ")
     assert "File too large" in done.stdout
@@ -258,138 +247,6 @@ def test_a_wrong_configuration_is_refused(tmp_path: Path, content: str | None, s
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(UsageError, match=f"D042 .*config.json.*{says}"):
         ModelConfig.from_file(tmp_path)
-
-
-def released_config() -> ModelConfig:
-    raw = geometries.config("fixture")
-    raw["text_config"] |= {
-        "hidden_size": 5120,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 64,
-        "head_dim": 512,
-        "q_lora_rank": 1280,
-        "o_lora_rank": 1024,
-        "moe_intermediate_size": 2304,
-        "n_routed_experts": 384,
-        "compress_ratios": [0, 0] + [2] * 18 + [1] * 20 + [0, 0, 0],
-        "kv_source_layer_ids": [2, 8, 14, 20],
-        "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36],
-        "index_n_heads": 32,
-        "index_head_dim": 128,
-        "engram_layer_ids": [1, 14],
-        "engram_num_embeddings": [384006168, 384016682],
-    }
-    return ModelConfig.from_dict(raw)
-
-
-def test_names_and_shapes_at_the_released_sizes() -> None:
-    found = {spec.name: (spec.dtype, spec.shape) for spec in specs(released_config())}
-    delimiters = {"image_start", "image_end", "image_newline"}
-    # 96,085 tensors; 266 of vision, aligner and delimiters; three draft layers of 30 tensors and
-    # 128 experts of 6, and 7 of the drafts' own
-    assert len(found) - len(delimiters) == 96085 - 266 - 3 * (30 + 128 * 6) - 7
-    assert delimiters < set(found)
-    for name, dtype, shape in (
-        ("layers.0.attn.wq_b.scale", "F8_E8M0", (1024, 40)),
-        ("layers.0.attn.wo_a.weight", "F8_E4M3", (8192, 4096)),
-        ("layers.39.attn.wo_b.scale", "F8_E8M0", (160, 256)),
-        ("layers.14.engram.wkv.weight", "F8_E4M3", (25600, 6144)),
-        ("layers.14.engram.wkv.scale", "F8_E8M0", (800, 192)),
-        ("layers.14.engram.embed.scale", "F8_E8M0", (384016682, 8)),
-        ("layers.1.engram.q_weight", "BF16", (4, 5120)),
-        ("layers.7.ffn.experts.383.w1.weight", "I8", (2304, 2560)),
-        ("layers.7.ffn.experts.383.w2.scale", "F8_E8M0", (5120, 72)),
-        ("layers.7.ffn.gate.bias_vl", "F32", (384,)),
-        ("layers.7.hc_attn_fn", "F32", (24, 20480)),
-        ("layers.36.attn.indexer.weights_proj.weight", "BF16", (32, 5120)),
-        ("layers.20.attn.indexer.wk.weight", "BF16", (128, 512)),
-        ("layers.14.attn.compressor.wgate.weight", "BF16", (512, 5120)),
-        ("head.weight", "BF16", (129280, 5120)),
-    ):
-        assert found[name] == (dtype, shape)
-    assert "layers.20.attn.compressor.wgate.weight" not in found
-    assert "layers.24.attn.indexer.wk.weight" not in found
-
-
-def test_the_geometry_for_gpu_kernels(tmp_path: Path) -> None:
-    raw = geometries.config("gpu")
-    text, config = raw["text_config"], ModelConfig.from_dict(raw)
-    kernels = {"head_dim": 512, "qk_rope_head_dim": 64, "num_key_value_heads": 1, "hc_mult": 4}
-    kernels |= {"index_n_heads": 32, "index_head_dim": 128, "index_topk": 512}
-    assert {key: text[key] for key in kernels} == kernels
-    assert config.num_attention_heads // config.o_groups == 8
-    primes = prime_walk(5000, 48)
-    assert list(config.engram_num_embeddings) == [sum(primes[:24]), sum(primes[24:])]
-    everything = list(specs(config))
-    assert round(sum(spec.bytes for spec in everything) / 1e6) == 748
-    layer = [spec for spec in everything if spec.name.startswith("layers.4.attn")]
-    shards = writer.shard_tensors(layer, limit=2 << 20)
-    writer.write_shards(tmp_path, shards, fill=filled)
-    for path in tmp_path.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-        assert shapes == {s.name: list(s.shape) for s in layer if s.name in shapes}
-    assert len(list(tmp_path.glob("*.safetensors"))) == len(shards) > 1
-
-
-def filled(spec: TensorSpec) -> bytes | memoryview:
-    return grid.draw(spec.name, count=spec.count, grid=spec.grid, dtype=spec.dtype)
-
-
-def test_values_are_exact_in_their_format() -> None:
-    for spec in {(s.grid, s.dtype): s for s in specs(fixture_config())}.values():
-        if spec.grid.kind == "zero":
-            continue
-        raw = torch.from_numpy(grid.table(spec.grid, spec.dtype).copy())
-        if spec.dtype not in ("F32", "BF16"):
-            assert raw.shape == (256, 1)
-            continue
-        values = raw.view(TORCH_DTYPES[spec.dtype])[:, 0].double()
-        step = 2.0**-7 if spec.grid.kind == "near_one" else 2.0**spec.grid.exponent
-        units = (values / step).tolist()
-        assert all(unit == int(unit) and abs(unit) <= 255 for unit in units)
-        assert Counter(units).most_common(1)[0][1] <= 9
-
-
-def head_file(path: Path, ids: list[int], rows: torch.Tensor) -> Path:
-    save_file({"token_ids": torch.tensor(ids, dtype=torch.int32), "rows": rows}, path)
-    return path
-
-
-def test_the_fitted_head_fills_its_rows(tmp_path: Path) -> None:
-    rows = torch.randn(3, 128, generator=torch.Generator().manual_seed(3)).bfloat16()
-    readout = Readout.from_file(head_file(tmp_path / "head.safetensors", [5, 129279, 0], rows))
-    content = bytearray(readout.weight(fixture_config()))
-    head = torch.frombuffer(content, dtype=torch.bfloat16).view(129280, 128)
-    assert torch.equal(head[[5, 129279, 0]], rows)
-    assert head.any(1).sum() == 3
-
-
-@pytest.mark.parametrize(
-    ("ids", "width", "says"),
-    [
-        ([1, 1], 128, "or one twice"),
-        ([1], 128, "1 token ids"),
-        ([1, 129280], 128, ""),
-        ([1, 2], 64, ""),
-    ],
-)
-def test_a_head_that_does_not_fit(tmp_path: Path, ids: list[int], width: int, says: str) -> None:
-    path = head_file(tmp_path / "head.safetensors", ids, torch.ones(2, width).bfloat16())
-    with pytest.raises(CheckFailed, match=f"D047 .*{says}"):
-        Readout.from_file(path).weight(fixture_config())
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0{}"])
-def test_a_file_that_is_no_head(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "head.safetensors").write_bytes(content)
-    with pytest.raises(CheckFailed, match="D047"):
-        Readout.from_file(tmp_path / "head.safetensors")
-
-
-def test_an_unknown_geometry() -> None:
-    with pytest.raises(ValueError, match="'other' is none of fixture, gpu"):
-        geometries.config("other")
 
 
 def test_missing_tokenizer_package(monkeypatch: pytest.MonkeyPatch) -> None:

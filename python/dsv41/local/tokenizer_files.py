@@ -39,7 +39,7 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
     text = released_tokenizer(source.read_text(encoding="utf-8"))
     try:
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
+    except Exception as error:
         raise UsageError(
             "D041",
             f"{source} is no usable tokenizer: {error}.",
@@ -47,11 +47,11 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
         ) from error
     compressed = token_map(tokenizer)
     check_token_map(compressed)
-    names = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}  # noqa: RUF001
+    names = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,
-        "pad_token": "<｜▁pad▁｜>",  # noqa: RUF001 - the real spelling
+        "pad_token": "<｜▁pad▁｜>",
         "clean_up_tokenization_spaces": False,
     }
     return {

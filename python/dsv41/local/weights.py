@@ -98,7 +98,7 @@ def dequantize(name: str, weight: Tensor, scales: Tensor) -> Tensor:
     Args:
         name: official name; routed experts are packed E2M1, all else is E4M3.
         weight: uint8 [rows, columns], or [rows, columns / 2] packed.
-        scales: float32 [ceil(rows / 32), ceil(columns / 32)], packed: [rows, columns / 32].
+        scales: float32 [ceil(rows / 32), columns / 32], packed: [rows, columns / 32].
 
     Returns:
         float32 [rows, columns].
@@ -114,7 +114,8 @@ def dequantize(name: str, weight: Tensor, scales: Tensor) -> Tensor:
         pairs = torch.stack((weight & 15, weight >> 4), -1).flatten(1)
         values = torch.from_numpy(codec.E2M1_VALUES)[pairs.int()]
         down = scales
-    return values * down.repeat_interleave(sharding.BLOCK, 1)[:, : values.shape[1]]
+    values.view(*down.shape, sharding.BLOCK).mul_(down.unsqueeze(2))
+    return values
 
 
 def _weight_map(directory: Path) -> dict[str, str]:
