@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from dsv41.geometry import Shard
 
-JOIN_TIMEOUT = 120.0  # seconds until all ranks have loaded; a first read from a slow disk is long
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:

@@ -98,6 +98,8 @@ async def serve(
         host, port = listener.getsockname()[:2]
         say(f"ready at http://{host}:{port}")
     await _until(over)
+    if engine.stop_wanted.is_set():
+        say("another rank was asked to stop")
     if engine.alive and not running.done():
         await _drain(engine, say=say)
     status = await _outcome(engine, running, say=say)
@@ -120,7 +122,8 @@ async def _drain(engine: Engine, *, say: Callable[[str], None]) -> None:
     if engine.alive:
         if engine.busy:
             say(f"requests still run after {GRACE:g} s: ending them")
-        await asyncio.to_thread(engine.close, timeout=LINGER)
+        if not await asyncio.to_thread(engine.close, timeout=LINGER):
+            engine.fail("the step in progress did not end.")
         await asyncio.sleep(2 * TICK)  # the last events go out
 
 
