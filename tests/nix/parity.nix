@@ -1,5 +1,6 @@
-# Cases that nixpkgs.lib and the stand-in's lib must answer alike; parity.json holds the answers. The flake
-# check `lib` runs them over whichever lib the flake was given, so with the real nixpkgs over the real one.
+# Cases that nixpkgs.lib and the stand-in's lib must answer alike; parity.json holds the answers.
+# The flake check `lib` runs them over whichever lib the flake was given, so with the real nixpkgs
+# over the real one.
 { lib }:
 let
   inherit (lib)
@@ -97,7 +98,8 @@ in
       { q.r.v = mkIf false 3; }
     ]).q;
 
-  # what is refused: two lists under a freeform type, wrong values, an unknown option, a conflict, no value
+  # what is refused: two lists under a freeform type, wrong values, an unknown option, a conflict,
+  # no value
   e0 = refused (ev [ free { q.r.t = [ 1 ]; } { q.r.t = [ 2 ]; } ]).q;
   e1 = refused (a [ { a.n = 4; } ]).n;
   e2 = refused (a [ { a.zz = 4; } ]).n;

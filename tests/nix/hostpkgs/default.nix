@@ -1,5 +1,5 @@
-# Packages of the stand-in: real functions (mkDerivation, runCommand, ...) that build with the host's bash,
-# compiler and Python, and host tools that are no more than a name under /usr.
+# Packages of the stand-in: real functions (mkDerivation, runCommand, ...) that build with the
+# host's bash, compiler and Python, and host tools that are no more than a name under /usr.
 { system, lib }:
 let
   # what is only for evaluation stays out of the derivation

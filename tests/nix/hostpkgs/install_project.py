@@ -1,9 +1,9 @@
 """Build the project of the current folder by its own build backend and install the wheel into $out.
 
-A PEP 517 front end of a screenful, with two checks that nixpkgs makes as well: every requirement of
-[build-system] and every run-time requirement must be among the declared inputs, in a fitting version. It
-leaves out RECORD and compiles to bytecode that is keyed to nothing, so that the result is the same bytes
-every time and no later run of root writes into the store.
+A PEP 517 front end of a screenful, with two checks that nixpkgs makes as well: every requirement
+of [build-system] and every run-time requirement must be among the declared inputs, in a fitting
+version. It leaves out RECORD and compiles to bytecode that is keyed to nothing, so that the result
+is the same bytes every time and no later run as root writes into the store.
 
 Environment: `out`, `site` (the virtual environment's site-packages), `sitePackages` (below `out`),
 `host_python`, `PYTHONPATH` (the declared inputs), `pythonImportsCheck` (modules, by blanks).
@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 sys.path.append(os.environ["site"])
-from packaging.requirements import Requirement  # noqa: E402  (the virtual environment's own)
+from packaging.requirements import Requirement  # the virtual environment's own
 
 sys.path.remove(os.environ["site"])
 

@@ -1,5 +1,6 @@
-# The part of nixpkgs.lib that our Nix files use, for a machine that has no nixpkgs. A name that is not
-# here is an error offline, so add it here first; ../parity.nix holds this lib and nixpkgs.lib to each other.
+# The part of nixpkgs.lib that our Nix files use, for a machine that has no nixpkgs. A name that is
+# not here is an error offline, so add it here first; ../parity.nix holds this lib and nixpkgs.lib
+# to each other.
 let
   inherit (builtins)
     attrNames
@@ -105,7 +106,9 @@ let
         attrByPath (tail path) default s.${head path}
       else
         default;
-    setAttrByPath = path: v: if path == [ ] then v else { ${head path} = setAttrByPath (tail path) v; };
+    setAttrByPath =
+      path: v:
+      if path == [ ] then v else { ${head path} = setAttrByPath (tail path) v; };
 
     # lists
     optional = c: x: if c then [ x ] else [ ];

@@ -1,8 +1,9 @@
 """Link named distributions of a virtual environment, and all that they require, into $out.
 
-Environment: `site` (its site-packages), `roots` (names, by blanks), `locked` (JSON: name -> version, or null),
-`sitePackages` (where to below `out`). A requirement that is not installed, not locked, or locked in another
-version is an error: what is linked is then exactly what a build from the lock would hold.
+Environment: `site` (its site-packages), `roots` (names, by blanks), `locked` (JSON: name ->
+version, or null), `sitePackages` (where to below `out`). A requirement that is not installed, not
+locked, or locked in another version is an error: what is linked is then exactly what a build from
+the lock would hold.
 """
 
 import json

@@ -1,10 +1,12 @@
-# Python of the stand-in. Interpreter and third-party distributions are those of a virtual environment that
-# lies outside the store: DSV41_SITE names its site-packages, which only `nix ... --impure` can see. This is
-# the one impurity of the offline checks; without it everything evaluates and nothing of Python builds.
+# Python of the stand-in. Interpreter and third-party distributions are those of a virtual
+# environment that lies outside the store: DSV41_SITE names its site-packages, which only `nix ...
+# --impure` can see. This is the one impurity of the offline checks; without it everything evaluates
+# and nothing of Python builds.
 { lib, mkDerivation }:
 let
   site = builtins.getEnv "DSV41_SITE";
-  pythonVersion = if site == "" then "3.11" else lib.removePrefix "python" (baseNameOf (dirOf site));
+  pythonVersion =
+    if site == "" then "3.11" else lib.removePrefix "python" (baseNameOf (dirOf site));
   sitePackages = "lib/python${pythonVersion}/site-packages";
 
   # The named distributions and all that they require, as links into the virtual environment.
@@ -22,8 +24,9 @@ let
       buildCommand = "python ${./link_site.py}";
     };
 
-  # An environment: the interpreter and its own site-packages, put together like a virtual environment, so
-  # that sys.executable, .pth files and child processes behave as in the environments of nixpkgs.
+  # An environment: the interpreter and its own site-packages, put together like a virtual
+  # environment, so that sys.executable, .pth files and child processes behave as in the
+  # environments of nixpkgs.
   environment =
     packages:
     mkDerivation {

@@ -6,16 +6,18 @@ export SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 PY
 inputs="${nativeBuildInputs:-} ${buildInputs:-} ${propagatedBuildInputs:-}"
 if [ -n "${sitePackages:-}" ]; then
   if [ -z "$site" ]; then
-    echo "the stand-in takes Python from a virtual environment: set DSV41_SITE to its site-packages, pass --impure" >&2
+    echo "Python comes from a virtual environment: set DSV41_SITE to its site-packages, pass --impure" >&2
     exit 1
   fi
-  # an empty environment on the same interpreter, so that a build sees only the inputs that it declares
+  # an empty environment on the same interpreter, so that a build sees only the inputs that it
+  # declares
   host_python=$(readlink -f "$site/../../../bin/python") python_home=$PWD/.python
   export host_python
   mkdir -p "$python_home/bin"
   ln -s "$host_python" "$python_home/bin/python"
   ln -s python "$python_home/bin/python3"
-  printf 'home = %s\ninclude-system-site-packages = false\n' "$(dirname "$host_python")" > "$python_home/pyvenv.cfg"
+  printf 'home = %s\ninclude-system-site-packages = false\n' "$(dirname "$host_python")" \
+    > "$python_home/pyvenv.cfg"
   PATH=$python_home/bin:$PATH
   for input in $inputs; do
     if [ -d "$input/$sitePackages" ]; then PYTHONPATH+=${PYTHONPATH:+:}$input/$sitePackages; fi

@@ -1,6 +1,7 @@
-# A stub of poetry2nix for machines that cannot fetch it. It takes the same arguments as the pinned revision
-# (an unknown one is an error), refuses what that revision would refuse or get wrong, and then links the
-# locked distributions from the stand-in's virtual environment. What poetry2nix builds is not tested by it.
+# A stub of poetry2nix for machines that cannot fetch it. It takes the same arguments as the pinned
+# revision (an unknown one is an error), refuses what that revision would refuse or get wrong, and
+# then links the locked distributions from the stand-in's virtual environment. What poetry2nix
+# builds is not tested by it.
 { pkgs }:
 let
   inherit (pkgs) lib;
@@ -27,7 +28,10 @@ let
   pythonJSON =
     v:
     if isAttrs v then
-      "{${concatStringsSep ", " (mapAttrsToList (k: x: "${builtins.toJSON k}: ${pythonJSON x}") v)}}"
+      let
+        member = k: x: "${builtins.toJSON k}: ${pythonJSON x}";
+      in
+      "{${concatStringsSep ", " (mapAttrsToList member v)}}"
     else if isList v then
       "[${concatMapStringsSep ", " pythonJSON v}]"
     else
@@ -76,14 +80,16 @@ let
       arch = builtins.head (lib.splitString "-" pkgs.stdenv.hostPlatform.system);
     in
     (elem tags.abi [ "none" "abi3" ] || (tags.abi == cp && elem cp tags.python))
-    && lib.any (p: p == "any" || (lib.hasPrefix "manylinux" p && hasSuffix "_${arch}" p)) tags.platforms;
+    && lib.any (
+      p: p == "any" || (lib.hasPrefix "manylinux" p && hasSuffix "_${arch}" p)
+    ) tags.platforms;
 
   mkPoetryEnv =
     {
       projectDir ? null,
       pyproject ? projectDir + "/pyproject.toml",
       poetrylock ? projectDir + "/poetry.lock",
-      overrides ? refuse "the default overrides are thousands of lines that wheels need none of",
+      overrides ? refuse "the default overrides are for builds from source",
       pwd ? projectDir,
       python ? pkgs.python3,
       preferWheels ? false,
@@ -101,7 +107,8 @@ let
 
       dependencies = removeAttrs poetry.dependencies [ "python" ];
       ofGroup = g: (poetry.group.${g} or (refuse "pyproject.toml has no group ${g}")).dependencies;
-      roots = attrNames dependencies ++ concatMap (g: attrNames (ofGroup g)) (groups ++ checkGroups);
+      roots =
+        attrNames dependencies ++ concatMap (g: attrNames (ofGroup g)) (groups ++ checkGroups);
       used = filter (p: lib.any (g: elem g p.groups) ([ "main" ] ++ groups)) lock.package;
 
       checkPackage =
@@ -109,14 +116,14 @@ let
         let
           wheels = filter (hasSuffix ".whl") (map (f: f.file) p.files);
         in
-        ensure (!(p ? source)) "${p.name} is locked from a source of its own; the lock shall hold no URLs"
-        && ensure (all parses wheels) "${p.name} has wheels with tags that the pinned revision stops at";
-      # a package that Poetry locks for other systems only (a marker says so) is never built
+        ensure (!(p ? source)) "${p.name} is locked from a URL"
+        && ensure (all parses wheels) "${p.name} has a wheel that the pinned revision stops at";
+      machine = "Python ${python.pythonVersion} on ${pkgs.stdenv.hostPlatform.system}";
       checkWheel =
         p:
-        ensure (
-          lib.any (f: hasSuffix ".whl" f.file && runsOn python f.file) p.files
-        ) "${p.name} has no wheel for Python ${python.pythonVersion} on ${pkgs.stdenv.hostPlatform.system}";
+        ensure (lib.any (
+          f: hasSuffix ".whl" f.file && runsOn python f.file
+        ) p.files) "${p.name} has no wheel for ${machine}";
     in
     assert ensure (poetry ? name) "[tool.poetry] must have a name";
     assert ensure (lib.hasPrefix "2." lock.metadata.lock-version) "poetry.lock is not of format 2";
@@ -125,6 +132,7 @@ let
     ) "poetry.lock is not the lock of this pyproject.toml: run poetry lock";
     assert ensure (lib.unique names == names) "a package is locked twice, and markers are not read";
     assert ensure (!elem "torch" names) "torch comes from nixpkgs, never from the lock";
+    assert ensure (isList overrides) "overrides must be a list";
     assert ensure preferWheels "without preferWheels everything is compiled from source";
     assert all (n: ensure (elem n names) "${n} is not in poetry.lock") roots;
     assert all checkPackage lock.package;

@@ -1,0 +1,42 @@
+# What `nix flake check` builds.
+{ pkgs, packages }:
+let
+  inherit (pkgs) lib;
+
+  # test files of tests/ in the locked environment, against the installed packages
+  pytest =
+    name: files:
+    pkgs.runCommand "check-${name}"
+      {
+        src = lib.fileset.toSource {
+          root = ../.;
+          fileset = lib.fileset.unions [
+            ../pyproject.toml
+            ../tests
+          ];
+        };
+      }
+      ''
+        cp -r --no-preserve=mode "$src" project
+        cd project
+        HOME=$PWD ${packages.dev-env}/bin/python -m pytest -p no:cacheprovider ${files}
+        touch "$out"
+      '';
+
+  # cases of tests/nix/parity.nix over the lib that this flake was given -> the names that differ
+  wanted = lib.importJSON ../tests/nix/parity.json;
+  given = import ../tests/nix/parity.nix { inherit lib; };
+  differing = lib.filter (n: given.${n} or null != wanted.${n}) (lib.attrNames wanted);
+in
+{
+  geometry = pytest "geometry" "tests/test_geometry*.py";
+  rows = pytest "rows" "tests/test_rows*.py";
+  lib =
+    if differing == [ ] && lib.attrNames given == lib.attrNames wanted then
+      pkgs.runCommand "check-lib" { } "touch $out"
+    else
+      throw "tests/nix/parity.json and the lib differ in: ${toString differing}";
+
+  # every package is a check too
+  inherit (packages) dsv41 local-env row-store;
+}

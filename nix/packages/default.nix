@@ -1,0 +1,23 @@
+# Our packages on one system's nixpkgs.
+{ pkgs, poetry2nix }:
+let
+  inherit (pkgs) callPackage;
+  env =
+    groups:
+    callPackage ./local-env.nix {
+      inherit (packages) dsv41 row-store;
+      inherit groups poetry2nix;
+    };
+
+  packages = {
+    row-store = callPackage ./row-store.nix { };
+    dsv41 = callPackage ./dsv41.nix { };
+    local-env = env [ "local" ];
+    # with what the tests need; for checks and the shell
+    dev-env = env [
+      "local"
+      "dev"
+    ];
+  };
+in
+packages

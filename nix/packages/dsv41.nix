@@ -1,0 +1,28 @@
+# The operator command: pure Python, on rich alone.
+{ lib, python3 }:
+let
+  inherit (lib.importTOML ../../pyproject.toml) project;
+in
+python3.pkgs.buildPythonApplication {
+  pname = project.name;
+  inherit (project) version;
+  pyproject = true;
+  src = lib.fileset.toSource {
+    root = ../..;
+    fileset = lib.fileset.unions [
+      ../../pyproject.toml
+      ../../README.md
+      ../../LICENSE
+      ../../NOTICE
+      ../../python
+    ];
+  };
+  build-system = [ python3.pkgs.poetry-core ];
+  dependencies = [ python3.pkgs.rich ];
+  pythonImportsCheck = [ "dsv41.cli" ];
+  meta = {
+    inherit (project) description;
+    license = lib.licenses.asl20;
+    mainProgram = "dsv41";
+  };
+}
