@@ -1,0 +1,160 @@
+"""The flake's files: pins, lock, layout. `make test-nix` evaluates and builds them."""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NIX_FILES = [ROOT / "flake.nix", *sorted((ROOT / "nix").rglob("*.nix"))]
+ALL_NIX_FILES = [*NIX_FILES, *sorted((ROOT / "tests" / "nix").rglob("*.nix"))]
+NIX = Path(os.environ.get("NIX_PREFIX", "/opt/nix-debian")) / "bin" / "nix"
+
+# (owner/repo, revision, narHash, lastModified), each found alike in several public lock files or
+# computed from the revision's git tree by `nix hash path`
+PINS = {
+    "nixpkgs": (
+        "NixOS/nixpkgs",
+        "7fc6f2c20af09cdcaf48b92ec3121860139ec668",
+        "sha256-bNyvoIyOCu7lzoCpWKWGIsHpTtERUWzqYWFPlN++WTw=",
+        1790635395,
+    ),
+    "poetry2nix": (
+        "nix-community/poetry2nix",
+        "ce2369db77f45688172384bbeb962bc6c2ea6f94",
+        "sha256-cX98bUuKuihOaRp8dNV1Mq7u6/CQZWTPth2IJPATBXc=",
+        1743690424,
+    ),
+}
+
+
+def lock() -> dict[str, dict[str, dict[str, object]]]:
+    nodes: dict[str, dict[str, dict[str, object]]] = json.loads((ROOT / "flake.lock").read_text())[
+        "nodes"
+    ]
+    return nodes
+
+
+def poetry_lock() -> dict[str, list[dict[str, list[dict[str, str]]]]]:
+    return tomllib.loads((ROOT / "poetry.lock").read_text())
+
+
+def test_flake_lock_holds_the_pins_and_nothing_else() -> None:
+    nodes = lock()
+    found = {
+        name: (f"{at['owner']}/{at['repo']}", at["rev"], at["narHash"], at["lastModified"])
+        for name, node in nodes.items()
+        if name != "root"
+        for at in [node["locked"]]
+    }
+    assert found == PINS
+    assert nodes["root"]["inputs"] == {name: name for name in PINS}
+
+
+def test_flake_inputs_are_the_locked_ones() -> None:
+    urls = dict(re.findall(r"github:([\w.-]+/[\w.-]+)/([\w.-]+)", (ROOT / "flake.nix").read_text()))
+    original = {
+        f"{o['owner']}/{o['repo']}": o.get("ref") or o["rev"]
+        for name in PINS
+        for o in [lock()[name]["original"]]
+    }
+    assert urls == original
+
+
+def test_flake_is_only_wiring() -> None:
+    assert len((ROOT / "flake.nix").read_text().splitlines()) <= 80
+
+
+def test_nix_takes_only_lib_and_packages_of_nixpkgs() -> None:
+    uses = {
+        use
+        for path in NIX_FILES
+        for use in re.findall(r"\bnixpkgs\.(?!url)(\w+)", path.read_text())
+    }
+    text = "".join(path.read_text() for path in NIX_FILES)
+    assert uses <= {"legacyPackages", "lib"}
+    assert "import nixpkgs" not in text
+    assert "<nixpkgs>" not in text
+
+
+def test_nix_repeats_no_engine_flag() -> None:
+    rendered = {
+        flag
+        for path in (ROOT / "python" / "dsv41" / "engines").glob("*.py")
+        for flag in re.findall(r'"(--[a-z][a-z-]+)"', path.read_text())
+    }
+    assert "--rank" in rendered
+    said = {
+        (path.name, flag)
+        for path in NIX_FILES
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text())
+    }
+    assert not {(name, flag) for name, flag in said if flag in rendered}
+
+
+@pytest.mark.parametrize("path", ALL_NIX_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nix_files_keep_to_the_form(path: Path) -> None:
+    text = path.read_text()
+    lines = text.splitlines()
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert "\t" not in text
+    assert not [line for line in lines if line != line.rstrip() or len(line) > 100]
+    assert not [a for a, b in itertools.pairwise(lines) if not a and not b]
+
+
+def test_poetry_lock_is_of_this_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    keys = ("requires-python", "dependencies", "optional-dependencies")
+    poetry_keys = ("dependencies", "source", "extras", "dev-dependencies", "group")
+    poetry = project["tool"]["poetry"]
+    content = {
+        "project": {k: project["project"][k] for k in keys if k in project["project"]},
+        "tool": {"poetry": {k: poetry[k] for k in poetry_keys if k in poetry}},
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    metadata = tomllib.loads((ROOT / "poetry.lock").read_text())["metadata"]
+    assert metadata["content-hash"] == digest, "run: poetry lock"
+
+
+def test_poetry_lock_is_small_and_without_urls() -> None:
+    packages = poetry_lock()["package"]
+    names = [str(package["name"]) for package in packages]
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if name in ("torch", "triton") or name.startswith("nvidia")]
+    assert not [package["name"] for package in packages if "source" in package]
+    assert "http://" not in (ROOT / "poetry.lock").read_text()
+    assert "https://" not in (ROOT / "poetry.lock").read_text()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", ["cp311", "cp312", "cp313", "cp314"])
+def test_every_locked_package_has_a_wheel(machine: str, python: str) -> None:
+    tags = rf"-(py[0-9.py]+-none|cp3\d+-abi3|{python}-{python})-(any|.*manylinux.*_{machine})\.whl$"
+    without = [
+        package["name"]
+        for package in poetry_lock()["package"]
+        if not any(re.search(tags, entry["file"]) for entry in package["files"])
+    ]
+    assert not without
+
+
+@pytest.mark.skipif(not NIX.exists(), reason="nix is not installed; scripts/get-nix.sh gets it")
+def test_nix_reads_the_lock_and_leaves_it() -> None:
+    before = (ROOT / "flake.lock").read_bytes()
+    command = [str(NIX), "--extra-experimental-features", "nix-command flakes", "flake", "metadata"]
+    said = subprocess.run([*command, "--json", "."], cwd=ROOT, check=True, capture_output=True)
+    assert set(json.loads(said.stdout)["locks"]["nodes"]) == {*PINS, "root"}
+    assert (ROOT / "flake.lock").read_bytes() == before
+
+
+@pytest.mark.skipif(not NIX.exists(), reason="nix is not installed; scripts/get-nix.sh gets it")
+def test_nix_parses_every_file() -> None:
+    parse = NIX.with_name("nix-instantiate")
+    subprocess.run([parse, "--parse", *ALL_NIX_FILES], check=True, capture_output=True)
