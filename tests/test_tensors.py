@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from dsv41.errors import CheckFailed
 from dsv41.geometry import prime_walk
-from dsv41.local import geometries, grid, writer
+from dsv41.local import checkpoint, geometries, grid, writer
 from dsv41.local.config import ModelConfig
 from dsv41.local.head import Readout
 from dsv41.local.tensors import TensorSpec, specs
@@ -116,8 +116,6 @@ def filled(spec: TensorSpec) -> bytes | memoryview:
 
 def test_values_are_exact_in_their_format() -> None:
     for spec in {(s.grid, s.dtype): s for s in specs(fixture_config())}.values():
-        if spec.grid.kind == "zero":
-            continue
         raw = torch.from_numpy(grid.table(spec.grid, spec.dtype).copy())
         if spec.dtype not in FLOATS:
             assert raw.shape == (256, 1)
@@ -168,3 +166,10 @@ def test_a_file_that_is_no_head(tmp_path: Path, content: bytes) -> None:
 def test_an_unknown_geometry() -> None:
     with pytest.raises(ValueError, match="'other' is none of fixture, gpu"):
         geometries.config("other")
+
+
+def test_the_committed_head_fits_the_fixture() -> None:
+    readout = checkpoint.committed_readout("fixture")
+    assert readout is not None
+    assert len(readout.weight(fixture_config())) == 129280 * 128 * 2
+    assert checkpoint.committed_readout("gpu") is None

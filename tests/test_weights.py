@@ -22,8 +22,7 @@ E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 
 def filled(spec: TensorSpec) -> bytes | memoryview:
-    kind = grid.Grid(kind="odd255") if spec.name == "head.weight" else spec.grid
-    return grid.draw(spec.name, count=spec.count, grid=kind, dtype=spec.dtype)
+    return grid.draw(spec.name, count=spec.count, grid=spec.grid, dtype=spec.dtype)
 
 
 @pytest.fixture(scope="module")

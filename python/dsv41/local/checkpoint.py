@@ -1,8 +1,8 @@
 """The tiny checkpoint: made on first use, the same bytes everywhere, checked at every use.
 
 It is in the released form: config.json, sharded safetensors with index, official tensor names, the
-real tokenizer. Only the output head means something: it is fitted, and comes from a committed file.
-All other values are random on an exact grid.
+real tokenizer. All values are random on an exact grid, but for the fixture's output head: it is
+fitted to some conversations, and comes from a committed file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def committed_readout(geometry: str) -> Readout | None:
 
 
 def make(state_dir: Path, geometry: str, *, readout: Readout | None) -> Path:
-    """As `ensure`, with a given output head; None leaves it zero."""
+    """As `ensure`, with a given output head; None leaves it random."""
     target = state_dir / "checkpoints" / geometry
     raw = geometries.config(geometry)
     recipe = _recipe(raw, readout)

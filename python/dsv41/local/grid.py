@@ -31,10 +31,10 @@ class Grid:
     kind: `odd15` odd integers -15..15 in E4M3; `e4m3` any E4M3 code but NaN; `nibbles` any two E2M1
     codes; `powers` E8M0 2**(exponent + {-1, 0, 1}); `codes` E8M0 codes 116..123, those of the
     released Engram tables; `odd255` odd integers -255..255 times 2**exponent; `near_one` 1 + n/128
-    with n in -15..15; `zero`.
+    with n in -15..15.
     """
 
-    kind: Literal["odd15", "e4m3", "nibbles", "powers", "codes", "odd255", "near_one", "zero"]
+    kind: Literal["odd15", "e4m3", "nibbles", "powers", "codes", "odd255", "near_one"]
     exponent: int = 0
 
 
@@ -85,8 +85,6 @@ def stream(name: str, count: int) -> npt.NDArray[np.uint8]:
 
 def draw(name: str, *, count: int, grid: Grid, dtype: Dtype) -> bytes | memoryview:
     """Draw the bytes of a whole tensor of `count` elements."""
-    if grid.kind == "zero":
-        return bytes(count * ITEM_BYTES[dtype])
     entries = table(grid, dtype)
     if entries.shape[1] == 1:
         return stream(name, count).tobytes().translate(entries.tobytes())

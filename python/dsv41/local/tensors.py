@@ -60,7 +60,7 @@ def specs(config: ModelConfig) -> Specs:
     for name in ("image_start", "image_end", "image_newline"):
         yield _bf16(name, (hidden,), Grid(kind="odd255", exponent=-7))
     yield _norm("norm.weight", hidden)
-    yield _bf16("head.weight", (config.vocab_size, hidden), Grid(kind="zero"))
+    yield _bf16("head.weight", (config.vocab_size, hidden), _odd(hidden, gain=1))
 
 
 def _layer(config: ModelConfig, layer: int) -> Specs:
@@ -161,9 +161,9 @@ def _fp4(name: str, rows: int, columns: int) -> Specs:
     yield _spec(f"{name}.scale", "F8_E8M0", (rows, _blocks(columns)), powers)
 
 
-def _odd(columns: int) -> Grid:
-    """Values that spread columns**-1/2."""
-    return Grid(kind="odd255", exponent=_exponent(_ODD255_SQUARE * columns))
+def _odd(columns: int, *, gain: int = 0) -> Grid:
+    """Values that spread 2**gain * columns**-1/2."""
+    return Grid(kind="odd255", exponent=_exponent(_ODD255_SQUARE * columns) + gain)
 
 
 def _exponent(square: float) -> int:
