@@ -74,5 +74,5 @@ def _wrong(says: str) -> CheckFailed:
     return CheckFailed(
         "D047",
         f"The fitted output head does not fit: {says}.",
-        fix="python -m dsv41.local.readout, or reinstall dsv41",
+        fix="reinstall dsv41; after a change of the model: python -m dsv41.local.readout.fit",
     )
