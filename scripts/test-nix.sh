@@ -2,7 +2,7 @@
 # Evaluates and builds the flake with a real nix on a machine that has neither nixpkgs nor a binary cache.
 # tests/nix/hostpkgs stands in for nixpkgs: the host's compiler, and Python with its packages from .venv, which
 # lies outside the store (hence --impure). tests/nix/stub/poetry2nix stands in for poetry2nix.
-# shellcheck disable=SC2086 # $offline is a list of words
+# shellcheck disable=SC2086 # $stand_in and $offline are lists of words
 set -eu
 cd "$(dirname "$0")/.."
 say() { echo "test-nix: $*" >&2; }
@@ -12,6 +12,7 @@ command -v apt-get > /dev/null ||
 [ -z "$(git ls-files --others --exclude-standard flake.nix flake.lock nix csrc python tests)" ] ||
   say "note: a flake sees only files that git tracks; the untracked ones are left out until git add"
 
+began=$(date +%s)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 scripts/get-nix.sh > "$work/version"
@@ -30,10 +31,11 @@ python=.venv/bin/python
 nix flake metadata --json > "$work/metadata"
 tree=$($python -c 'import json, sys; print(json.load(open(sys.argv[1]))["path"])' "$work/metadata")
 flake=path:$tree
-offline="--impure --no-write-lock-file
+stand_in="--no-write-lock-file
   --override-input nixpkgs path:$tree/tests/nix/hostpkgs
   --override-input poetry2nix path:$tree/tests/nix/stub/poetry2nix"
-began=$(date +%s) passed=0
+offline="--impure $stand_in"
+passed=0
 
 # one command; what it says is shown only when it fails
 step() {
@@ -46,8 +48,9 @@ step() {
 
 parses() { find "$tree" -name '*.nix' -print0 | xargs -0 nix-instantiate --parse; }
 
+# evaluated without --impure
 outputs() {
-  nix flake show --json --all-systems $offline "$flake" > "$work/outputs.json"
+  nix flake show --json --all-systems $stand_in "$flake" > "$work/outputs.json"
   $python - "$work/outputs.json" <<'EOF'
 import json, sys
 wanted = {
