@@ -133,10 +133,10 @@ def head_file(path: Path, ids: list[int], rows: torch.Tensor) -> Path:
 
 
 def test_the_fitted_head_fills_its_rows(tmp_path: Path) -> None:
-    rows = torch.randn(3, 128, generator=torch.Generator().manual_seed(3)).bfloat16()
+    rows = torch.randn(3, geometries.HIDDEN, generator=torch.Generator().manual_seed(3)).bfloat16()
     readout = Readout.from_file(head_file(tmp_path / "head.safetensors", [5, 129279, 0], rows))
     content = bytearray(readout.weight(fixture_config()))
-    head = torch.frombuffer(content, dtype=torch.bfloat16).view(129280, 128)
+    head = torch.frombuffer(content, dtype=torch.bfloat16).view(129280, -1)
     assert torch.equal(head[[5, 129279, 0]], rows)
     assert head.any(1).sum() == 3
 
@@ -144,10 +144,10 @@ def test_the_fitted_head_fills_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "width", "says"),
     [
-        ([1, 1], 128, "or one twice"),
-        ([1], 128, "1 token ids"),
-        ([1, 129280], 128, ""),
-        ([1, 2], 64, ""),
+        ([1, 1], geometries.HIDDEN, "or one twice"),
+        ([1], geometries.HIDDEN, "1 token ids"),
+        ([1, 129280], geometries.HIDDEN, ""),
+        ([1, 2], 96, ""),
     ],
 )
 def test_a_head_that_does_not_fit(tmp_path: Path, ids: list[int], width: int, says: str) -> None:
@@ -171,5 +171,5 @@ def test_an_unknown_geometry() -> None:
 def test_the_committed_head_fits_the_fixture() -> None:
     readout = checkpoint.committed_readout("fixture")
     assert readout is not None
-    assert len(readout.weight(fixture_config())) == 129280 * 128 * 2
+    assert len(readout.weight(fixture_config())) == 129280 * geometries.HIDDEN * 2
     assert checkpoint.committed_readout("gpu") is None

@@ -2,9 +2,9 @@
 
 Names and shapes: the released checkpoint of deepseek-ai/DeepSeek-V4.1-Flash (no `model.` prefix;
 every FP8 or FP4 `.weight` has a `.scale` beside it). Scales of values are chosen so that attention,
-experts and Engram add like amounts to the residual streams (spreads 0.7 to 1.5, streams 1.2 to 4.8
-over 100 random tokens) and the Engram gate stays within 0.1..0.9: each of them really changes the
-result (final states change by 0.6 to 1.1 of their norm when one is left out).
+experts and Engram add like amounts to the residual streams (fixture, 100 random tokens: spreads 0.5
+to 1.5, streams 1.2 to 3.8) and the Engram gate stays within 0.1..0.9: each of them really changes
+the result (final states change by 0.5 to 0.9 of their norm when one is left out).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def write_shard(path: Path, shard: list[TensorSpec], *, fill: Fill) -> str:
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return write_file(path, [len(text).to_bytes(8, "little"), text, *map(fill, shard)])
+    return write_file(path, chain([len(text).to_bytes(8, "little"), text], map(fill, shard)))
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
