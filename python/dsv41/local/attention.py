@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from dsv41.local.codec import fake_quant_fp8
 from dsv41.local.compress import Compressor, Index
+from dsv41.local.norm import RmsNorm
 from dsv41.local.rope import rotate
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ class Attention:
         self._layer, self._config = layer, config
         self._heads, self._groups = padding.local_heads, padding.local_groups
         self._kernel_heads, self._real_heads, self._fill = padding.kernel_heads, real_heads, fill
-        self._norms = {n: weights[f"{prefix}{n}.weight"] for n in ("q_norm", "kv_norm")}
+        eps = config.rms_norm_eps
+        self._q_norm = RmsNorm(
+            config.q_lora_rank, eps=eps, weight=weights[prefix + "q_norm.weight"]
+        )
+        self._kv_norm = RmsNorm(config.head_dim, eps=eps, weight=weights[prefix + "kv_norm.weight"])
         ratio = config.compress_ratios[layer]
         self._compressed = ratio > 0
         self.source = max((s for s in config.kv_source_layer_ids if s <= layer), default=-1)
@@ -85,11 +90,12 @@ class Attention:
 
     def __call__(self, hidden: Tensor, batch: Batch, cache: Cache) -> Tensor:
         """Normed inputs [n, d] -> this rank's part of the output [n, d]."""
-        eps, turn = self._config.rms_norm_eps, batch.turn[self._compressed]
-        latent, kv, *rest = torch.split(F.linear(hidden, self._from_hidden), self._hidden_sizes, 1)
-        latent = F.rms_norm(latent, latent.shape[1:], self._norms["q_norm"], eps)
-        queries, *others = torch.split(F.linear(latent, self._from_latent), self._latent_sizes, 1)
-        kv = F.rms_norm(kv, kv.shape[1:], self._norms["kv_norm"], eps)
+        turn = batch.turn[self._compressed]
+        both = F.linear(hidden, self._from_hidden)
+        latent, kv, *rest = both.split_with_sizes(self._hidden_sizes, 1)
+        both = F.linear(self._q_norm(latent), self._from_latent)
+        queries, *others = both.split_with_sizes(self._latent_sizes, 1)
+        kv = self._kv_norm(kv)
         ring = cache.window[self._layer]
         ring.flatten(0, 1).index_copy_(0, batch.window_at, fake_quant_fp8(rotate(kv, turn)))
         if self._compressor is not None:

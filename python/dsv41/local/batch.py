@@ -55,7 +55,7 @@ class Batch:
     window: what each row reads back. turn, turn_back: complex [n, pairs] by `compressed`.
     group_turn, visible: by ratio, the phases of the compressed entry that a row completes, and how
     many entries a row sees. picks: by source layer, the selected entries, set by index layers.
-    candidates: by first row of a run, what the candidate layer leaves to later index layers.
+    candidates: bool [n, width], what the candidate layer leaves to later index layers; None is all.
     """
 
     slots: Tensor
@@ -70,7 +70,7 @@ class Batch:
     group_turn: dict[int, Tensor]
     visible: dict[int, Tensor]
     picks: dict[int, Keys] = field(default_factory=dict)
-    candidates: dict[int, Tensor | None] = field(default_factory=dict)
+    candidates: Tensor | None = None
 
     @property
     def rows(self) -> int:

@@ -9,7 +9,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from dsv41.local.batch import Keys
 from dsv41.local.codec import fake_quant_fp4_e4m3, fake_quant_fp4_e8m0
-from dsv41.local.indexer import TILE, Pick, Selector, index_scores
+from dsv41.local.indexer import TILE, Selector, index_scores
+from dsv41.local.norm import RmsNorm
 from dsv41.local.rope import rotate
 
 if TYPE_CHECKING:
@@ -30,14 +31,17 @@ class Compressor:
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], *, layer: int) -> None:
         prefix = f"layers.{layer}.attn."
-        self._layer, self._eps = layer, config.rms_norm_eps
+        self._layer, eps = layer, config.rms_norm_eps
         self._ratio = config.compress_ratios[layer]
         self.projections = [weights[prefix + "compressor.wkv.weight"]]
         if self._ratio > 1:
             self.projections.append(weights[prefix + "compressor.wgate.weight"])
-        self._norm = weights[prefix + "compressor.norm.weight"]
+        norm, k_norm = (
+            weights[f"{prefix}{n}.weight"] for n in ("compressor.norm", "indexer.k_norm")
+        )
+        self._norm = RmsNorm(config.head_dim, eps=eps, weight=norm)
+        self._k_norm = RmsNorm(config.index_head_dim, eps=eps, weight=k_norm)
         self._wk = weights[prefix + "indexer.wk.weight"]
-        self._k_norm = weights[prefix + "indexer.k_norm.weight"]
 
     def append(self, projected: Sequence[Tensor], batch: Batch, cache: Cache) -> None:
         """Take the tokens in: `projected` is wkv (and wgate) of the rows, [n, head_dim] each.
@@ -48,10 +52,9 @@ class Compressor:
         rows, latent = self._pool(projected, batch, cache)
         if not latent.shape[0]:
             return
-        latent = F.rms_norm(latent, latent.shape[1:], self._norm, self._eps)
+        latent = self._norm(latent)
         turn = batch.group_turn[self._ratio][rows]
-        key = F.linear(latent, self._wk)
-        key = rotate(F.rms_norm(key, key.shape[1:], self._k_norm, self._eps), turn)
+        key = rotate(self._k_norm(F.linear(latent, self._wk)), turn)
         store = cache.compressed[self._layer]
         at = batch.slots[rows] * store.shape[1] + batch.positions[rows] // self._ratio
         store.flatten(0, 1).index_copy_(0, at, fake_quant_fp4_e4m3(rotate(latent, turn)))
@@ -95,38 +98,40 @@ class Index:
         self._selector = Selector(config, layer=layer)
 
     def select(self, queries: Tensor, weights: Tensor, batch: Batch, cache: Cache) -> None:
-        """Set `batch.picks` of the source from queries [n, heads * dim] and weights [n, heads].
-
-        In decode each row is scored by itself, over a width that its own length sets: what other
-        slots hold changes no shape and so no bit.
-        """
+        """Set `batch.picks` of the source from queries [n, heads * dim] and weights [n, heads]."""
         keys = cache.keys[self._source]
         visible = batch.visible[self._ratio]
-        pick = self._selector.first(visible, keys.shape[1])
         counts = [(place + 1) // self._ratio for place in batch.places]
-        if not self._selector.few(max(counts)):
+        if self._selector.few(max(counts)):
+            pick = self._selector.first(visible, keys.shape[1])
+        else:
             queries = queries.reshape(batch.rows, self._heads, -1)
             queries = fake_quant_fp4_e8m0(rotate(queries, batch.turn[True]))
-            runs = [(0, batch.rows)] if batch.start is not None else _singles(batch.rows)
-            for first, last in runs:
-                most = max(counts[first:last])
-                if not self._selector.few(most):
-                    rows = slice(first, last)
-                    width = min(-(-most // TILE) * TILE, keys.shape[1])
-                    scores = index_scores(
-                        queries[rows], keys[batch.slot_list[first], :width], weights[rows]
-                    )
-                    self._choose(rows, scores, pick, batch)
+            scores = self._scores(queries, weights, counts, batch, keys)
+            pick, batch.candidates = self._selector.best(scores, visible, batch.candidates)
         at = batch.slots.unsqueeze(1) * keys.shape[1] + pick.index
         batch.picks[self._source] = Keys.of(at, pick.valid, dtype=keys.dtype)
 
-    def _choose(self, rows: slice, scores: Tensor, pick: Pick, batch: Batch) -> None:
-        """Overwrite the rows of `pick` by the best of `scores` [rows, width]."""
-        limit = batch.candidates.get(rows.start)
-        best, limit = self._selector.best(scores, batch.visible[self._ratio][rows], limit)
-        batch.candidates[rows.start] = limit
-        pick.index[rows], pick.valid[rows] = best.index, best.valid
+    def _scores(
+        self, queries: Tensor, weights: Tensor, counts: list[int], batch: Batch, keys: Tensor
+    ) -> Tensor:
+        """Scores [n, width] of what each row sees.
+
+        In decode each row is scored by itself, over a width that its own length sets, so that no
+        bit depends on other slots; the selection from them is exact at any width. A row that sees
+        so few entries that all are selected is not scored: its scores are zeros.
+        """
+        if batch.start is not None:
+            width = _tiles(counts[-1], keys)
+            return index_scores(queries, keys[batch.slot_list[0], :width], weights)
+        scores = queries.new_zeros(batch.rows, _tiles(max(counts), keys))
+        for row, (slot, count) in enumerate(zip(batch.slot_list, counts, strict=True)):
+            if not self._selector.few(count):
+                width, one = _tiles(count, keys), slice(row, row + 1)
+                scores[row, :width] = index_scores(queries[one], keys[slot, :width], weights[one])
+        return scores
 
 
-def _singles(count: int) -> list[tuple[int, int]]:
-    return [(row, row + 1) for row in range(count)]
+def _tiles(count: int, keys: Tensor) -> int:
+    """A width of whole tiles, or of the whole buffer, that holds `count` entries."""
+    return min(-(-count // TILE) * TILE, keys.shape[1])

@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from dsv41.geometry import hash_columns
 from dsv41.local.codec import ROW_BLOCK
+from dsv41.local.norm import RmsNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +134,7 @@ class EngramLayer:
         prefix = f"layers.{layer}.engram."
         self.layer = layer
         self._hidden = config.hidden_size
-        self._eps = config.rms_norm_eps
+        self._norm = RmsNorm(self._hidden, eps=config.rms_norm_eps)
         self._wkv = weights[prefix + "wkv.weight"]
         # the dot product uses q and k only together; 1/sqrt(d) goes with them
         product = weights[prefix + "q_weight"] * weights[prefix + "k_weight"]
@@ -147,10 +148,7 @@ class EngramLayer:
         """Give the streams [n, m, d] with the memory [n, (m + 1) * d] added; a new tensor."""
         both = projected.view(len(projected), -1, self._hidden)
         key, value = both[:, :-1], both[:, -1:]
-        dot = self._normed(streams) * self._normed(key) * self._dot_weight
+        dot = self._norm(streams).mul_(self._norm(key)).mul_(self._dot_weight)
         strength = dot.sum(-1, keepdim=True)
         gate = strength.abs().clamp_min_(1e-6).sqrt_().copysign_(strength).sigmoid_()
         return torch.addcmul(streams, gate, value)
-
-    def _normed(self, values: Tensor) -> Tensor:
-        return F.rms_norm(values, (self._hidden,), eps=self._eps)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from dsv41.geometry import Shard, carry, pad_attention, real_span, windows
 from dsv41.local.attention import Attention
@@ -22,6 +21,7 @@ from dsv41.local.cache import Cache
 from dsv41.local.engram import FOREIGN, EngramLayer, Hasher
 from dsv41.local.hyper import HyperConnection, collapse, expand
 from dsv41.local.moe import Experts
+from dsv41.local.norm import RmsNorm
 from dsv41.local.rope import Rope
 from dsv41.local.vocabulary import Embedding, Head
 
@@ -60,8 +60,11 @@ class Layer:
         self.experts = Experts(config, weights, layer=layer)
         self.attention_mix = HyperConnection(config, weights, layer=layer, site="attn")
         self.experts_mix = HyperConnection(config, weights, layer=layer, site="ffn")
-        self.attention_norm = weights[f"layers.{layer}.attn_norm.weight"]
-        self.experts_norm = weights[f"layers.{layer}.ffn_norm.weight"]
+        size, eps = config.hidden_size, config.rms_norm_eps
+        before = [weights[f"layers.{layer}.{site}_norm.weight"] for site in ("attn", "ffn")]
+        self.attention_norm, self.experts_norm = (
+            RmsNorm(size, eps=eps, weight=weight) for weight in before
+        )
 
 
 class Model:
@@ -103,7 +106,9 @@ class Model:
         self._engram = {n: EngramLayer(config, weights, layer=n) for n in config.engram_layer_ids}
         self._hasher = Hasher(config.engram)
         self._rope = Rope(config)
-        self._norm = weights["norm.weight"]
+        self._norm = RmsNorm(
+            config.hidden_size, eps=config.rms_norm_eps, weight=weights["norm.weight"]
+        )
         self._embedding = Embedding(config, weights, shard=shard)
         self._head = Head(config, weights, shard=shard, comm=comm)
 
@@ -193,7 +198,6 @@ class Model:
 
     def _forward(self, cache: Cache, batch: Batch, ids: Tensor, rows: Tensor) -> Tensor:
         """Normed final states [n, d] of the batch's rows; the cache takes the rows in."""
-        eps, sizes = self._config.rms_norm_eps, (self._config.hidden_size,)
         embedded, memory = self._inputs(ids, rows)
         streams = embedded.unsqueeze(1).repeat(1, self._config.hc_mult, 1)
         pre = streams.new_zeros(streams.shape[:2])
@@ -202,14 +206,14 @@ class Model:
             if number in memory:
                 streams = self._engram[number].add(streams, memory[number])
             mix = layer.attention_mix.mix(streams)
-            hidden = F.rms_norm(collapse(streams, pre), sizes, layer.attention_norm, eps)
+            hidden = layer.attention_norm(collapse(streams, pre))
             output = self._comm.sum(layer.attention(hidden, batch, cache))
             streams, pre = expand(output, streams, mix), mix.pre
             mix = layer.experts_mix.mix(streams)
-            hidden = F.rms_norm(collapse(streams, pre), sizes, layer.experts_norm, eps)
+            hidden = layer.experts_norm(collapse(streams, pre))
             output = self._comm.sum(layer.experts(hidden))
             streams, pre = expand(output, streams, mix), mix.pre
-        return F.rms_norm(collapse(streams, pre), sizes, self._norm, eps)
+        return self._norm(collapse(streams, pre))
 
     def _inputs(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """Embeddings [n, d] and, by layer, Engram projections: one collective for all."""
@@ -219,5 +223,5 @@ class Model:
             parts.append(layer.project(found))
         sizes = [part.shape[1] for part in parts]
         summed = self._comm.sum(torch.cat(parts, 1))
-        embedded, *projected = torch.split(summed, sizes, 1)
+        embedded, *projected = summed.split_with_sizes(sizes, 1)
         return embedded, dict(zip(self._engram, projected, strict=True))

@@ -45,7 +45,7 @@ class Experts:
     def __call__(self, hidden: Tensor) -> Tensor:
         """Normed inputs [n, d] -> this rank's part of the output [n, d]."""
         limit = self._config.swiglu_limit
-        scores, gate, up = torch.split(F.linear(hidden, self._in), self._sizes, 1)
+        scores, gate, up = F.linear(hidden, self._in).split_with_sizes(self._sizes, 1)
         inner = F.silu(gate.clamp(max=limit)).mul_(up.clamp(-limit, limit))
         share = self._route(scores)
         routed = inner[:, : share.shape[1] * self._routed_width]

@@ -1,8 +1,8 @@
 """The conversations that the output head is fitted to: `dsv41.questions.FITTED`, encoded.
 
 The questions are shared with `dsv41 smoke` and stand only there. Prompts are made as the server
-makes them; answers are the ids that the publisher's encoder gives the same answer in the history of a
-conversation.
+makes them; answers are the ids that the publisher's encoder gives the same answer in the history
+of a conversation.
 """
 
 from __future__ import annotations

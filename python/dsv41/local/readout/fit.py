@@ -2,8 +2,8 @@
 
 The body of the model stays random. Its normed final states at the positions of the answers are the
 features of a softmax regression: rows of the head for the tokens that occur in answers, all other
-rows zero. The regression is convex and solved to the end in float64, then rounded to a grid that is
-far coarser than the error left, so that the committed file comes out the same wherever it is fitted.
+rows zero. The regression is convex and solved to the end in float64, then rounded to a grid that
+is far coarser than the error left: the file comes out the same wherever it is fitted.
 """
 
 from __future__ import annotations
