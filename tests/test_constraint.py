@@ -132,7 +132,7 @@ def says(grammars: Grammars, tokens: list[int]) -> str:
 
 @every_model
 def test_json_object(grammars: Grammars, make: Make, seed: int) -> None:
-    formed = grammars.constraint(json_need(None), max_tokens=32768, several=False)
+    formed = grammars.constraint(json_need(None), max_tokens=32768)
     tokens = answer(formed, make(seed))
     assert isinstance(json.loads(says(grammars, tokens)), dict)
     assert len(tokens) < PATIENCE + 10
@@ -142,7 +142,7 @@ def test_json_object(grammars: Grammars, make: Make, seed: int) -> None:
 @pytest.mark.parametrize("name", ["fields", "list", "recursive", "number", "anything", "pattern"])
 def test_json_schema(grammars: Grammars, make: Make, seed: int, name: str) -> None:
     schema, check = SCHEMAS[name]
-    formed = grammars.constraint(json_need(schema), max_tokens=32768, several=False)
+    formed = grammars.constraint(json_need(schema), max_tokens=32768)
     tokens = answer(formed, make(seed))
     assert check(json.loads(says(grammars, tokens)))
     assert len(tokens) < PATIENCE + 60
@@ -198,7 +198,7 @@ def test_forced_call(
     """The publisher's parser finds whole calls of declared tools with arguments that fit."""
     named = {"type": "function", "function": {"name": "get_weather"}}
     need = call_need(prompts, named if choice == "named" else choice)
-    formed = grammars.constraint(need, max_tokens=32768, several=choice == "required")
+    formed = grammars.constraint(need, max_tokens=32768)
     tokens = answer(formed, make(seed))
     assert len(tokens) < PATIENCE + 120
     calls = parsed(prompts, tokens)
@@ -253,7 +253,7 @@ def test_model_that_knows_the_form_is_left_alone(grammars: Grammars, prompts: Pr
         (json_need(None), '{"a": [1, 2.5, "x\\"y"], "b": {"c": null}}'),
         (call_need(prompts, "required"), call),
     ):
-        formed = grammars.constraint(need, max_tokens=300, several=False)
+        formed = grammars.constraint(need, max_tokens=300)
         tokens = tokenizer.tokenize_str(text)
         for token in tokens[:-1]:
             assert token in allowed(formed)
@@ -264,7 +264,7 @@ def test_model_that_knows_the_form_is_left_alone(grammars: Grammars, prompts: Pr
 
 def test_thinking_comes_first(grammars: Grammars) -> None:
     need = json_need(None, after_thinking=True)
-    formed = grammars.constraint(need, max_tokens=1000, several=False)
+    formed = grammars.constraint(need, max_tokens=1000)
     first = allowed(formed)
     assert EOS not in first
     assert len(first) == VOCAB - 1
@@ -275,7 +275,7 @@ def test_thinking_comes_first(grammars: Grammars) -> None:
 
 def test_endless_thinking_is_ended(grammars: Grammars) -> None:
     need = json_need(None, after_thinking=True)
-    formed = grammars.constraint(need, max_tokens=1000, several=False)
+    formed = grammars.constraint(need, max_tokens=1000)
     tokens = answer(formed, never_ending(0))
     assert tokens.index(THINK_END) == PATIENCE
     assert isinstance(json.loads(says(grammars, tokens[PATIENCE + 1 :])), dict)
@@ -283,14 +283,14 @@ def test_endless_thinking_is_ended(grammars: Grammars) -> None:
 
 @pytest.mark.parametrize("limit", [24, 40, 100])
 def test_small_limit_still_gives_a_whole_answer(grammars: Grammars, limit: int) -> None:
-    formed = grammars.constraint(json_need(None), max_tokens=limit, several=False)
+    formed = grammars.constraint(json_need(None), max_tokens=limit)
     tokens = answer(formed, never_ending(0), limit)
     assert isinstance(json.loads(says(grammars, tokens)), dict)
 
 
 def test_regex(grammars: Grammars) -> None:
     need = Need(kind="regex", schema="[ab]{3}c", after_thinking=False)
-    formed = grammars.constraint(need, max_tokens=50, several=False)
+    formed = grammars.constraint(need, max_tokens=50)
     text = says(grammars, answer(formed, noise(1)))
     assert len(text) == 4
     assert text.endswith("c")
@@ -308,7 +308,7 @@ def test_regex(grammars: Grammars) -> None:
 )
 def test_schema_that_cannot_be_compiled(grammars: Grammars, schema: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        grammars.constraint(json_need(schema), max_tokens=50, several=False)
+        grammars.constraint(json_need(schema), max_tokens=50)
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ class Grammars:
                 self._text = ""  # 8 MB that nobody needs any more
             return self._loaded
 
-    def constraint(self, need: Need, *, max_tokens: int, several: bool) -> Formed:
-        """Compile what a request needs; `several`: more than one call may be made.
+    def constraint(self, need: Need, *, max_tokens: int) -> Formed:
+        """Compile what a request needs.
 
         Raises ValueError with what cannot be compiled.
         """
         tokenizer = self.load()
-        matcher = llguidance.LLMatcher(tokenizer, _grammar(need, several=several), log_level=0)
+        matcher = llguidance.LLMatcher(tokenizer, _grammar(need), log_level=0)
         if matcher.is_error():
             raise ValueError(_first_line(matcher.get_error()))
         return Formed(
@@ -90,6 +90,7 @@ class Formed:
     ) -> None:
         self._matcher = matcher
         self._tokenizer = tokenizer
+        self._markup = markup
         self._thinking = thinking
         self._patience = patience
         self._position = Position(markup=markup)
@@ -105,6 +106,8 @@ class Formed:
             for token in self._closers():
                 if _has(allowed, token):
                     return _only(token)
+        if not self._markup:
+            return allowed & _all_but(DSML)  # JSON may hold that text, but nobody means it
         if _has(allowed, DSML) and int(np.bitwise_count(allowed).sum()) <= FIRST_BYTES:
             return _only(DSML)
         return allowed
@@ -126,10 +129,10 @@ class Formed:
         return [EOS, *(self._tokenizer.tokenize_str(text)[0] for text in texts)]
 
 
-def _grammar(need: Need, *, several: bool) -> str:
+def _grammar(need: Need) -> str:
     if need.kind == "tool_call_required":
         tools = [tool["function"] for tool in json.loads(need.schema)]
-        return llguidance.LLMatcher.grammar_from_lark(calls_grammar(tools, several=several))
+        return llguidance.LLMatcher.grammar_from_lark(calls_grammar(tools, several=need.several))
     if need.kind == "regex":
         return llguidance.LLMatcher.grammar_from_regex(need.schema)
     schema = json.loads(need.schema) if need.schema else {"type": "object"}

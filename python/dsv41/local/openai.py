@@ -1,7 +1,7 @@
 """The OpenAI side of a chat request: its fields, what they may hold, and the shape of errors.
 
-Pure: no engine, no tokenizer, no HTTP. A field that is not built is refused by name unless it asks for what happens anyway; nothing is
-ignored in silence but fields that only describe the sender.
+Pure: no engine, no tokenizer, no HTTP. A field that is not built is refused by name unless it asks
+for what happens anyway; nothing is ignored in silence but fields that only describe the sender.
 """
 
 from __future__ import annotations

@@ -45,22 +45,25 @@ class Need:
     """What the text must be.
 
     kind: "json" (schema: JSON text, empty for any object), "tool_call_required" (schema: the
-    tools as a JSON list) or "regex". after_thinking: the text begins after `</think>`.
+    tools as a JSON list) or "regex". after_thinking: the text begins after `</think>`. several:
+    more than one tool may be called.
     """
 
     kind: str
     schema: str
-    after_thinking: bool
+    after_thinking: bool = False
+    several: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """A request ready for the engine."""
+    """A request ready for the engine; `single`: no more than one tool may be called."""
 
     ids: tuple[int, ...]
     text: str
     thinking: bool
     need: Need | None
+    single: bool
     request: recipe.ConversationRequest
 
     def default_max_tokens(self, context: int) -> int:
@@ -96,7 +99,16 @@ class Prompts:
         text = self._encoding.render_conversation(request.conversation).prompt
         if on and budget != _rendered(budget):
             ids, text = self._with_effort(ids, text, budget)
-        return Prompt(ids=tuple(ids), text=text, thinking=on, need=_need(request), request=request)
+        named = isinstance(body.get("tool_choice"), dict)
+        single = named or not body.get("parallel_tool_calls", True)
+        return Prompt(
+            ids=tuple(ids),
+            text=text,
+            thinking=on,
+            need=_need(request, several=not single),
+            single=single,
+            request=request,
+        )
 
     def parser(self, prompt: Prompt, *, answer: str, model: str, created: int) -> Parser:
         """Begin to parse an answer; `answer` is its id, `created` the time in Unix seconds."""
@@ -106,7 +118,7 @@ class Prompts:
         processor = recipe.StreamProcessor(generator, options, self._tokenizer)
         usage = recipe.PromptUsage(prompt_tokens=len(prompt.ids))
         whole = recipe.ChatCompletionResponse(answer, model, created, len(prompt.ids), 0)
-        return Parser(processor, usage, whole)
+        return Parser(processor, usage, whole, single=prompt.single)
 
     def _thinking(self, body: Mapping[str, Any]) -> tuple[bool, int]:
         """Whether the model thinks, and with what budget."""
@@ -162,7 +174,8 @@ class Parser:
     """One answer: generated ids in, OpenAI chunks out.
 
     Text is given out as soon as it is certain: never part of a character, of a stop string or of
-    tool markup. `finished` turns True when a stop string was found: nothing more is needed then.
+    tool markup. `finished` turns True when a stop string was found, or a second call began where
+    there may be only one: nothing more is needed then.
     """
 
     def __init__(
@@ -170,10 +183,14 @@ class Parser:
         processor: recipe.StreamProcessor,
         usage: recipe.PromptUsage,
         whole: recipe.ChatCompletionResponse,
+        *,
+        single: bool,
     ) -> None:
         self._processor = processor
         self._usage = usage
         self._whole = whole
+        self._single = single
+        self._enough = False
 
     @property
     def finished(self) -> bool:
@@ -186,7 +203,8 @@ class Parser:
 
     def push(self, tokens: Sequence[int]) -> list[Chunk]:
         """Take the next ids, without the end-of-sequence id."""
-        return self._push(recipe.InferenceChunk.tokens(tokens)) if tokens else []
+        chunks = self._push(recipe.InferenceChunk.tokens(tokens)) if tokens else []
+        return chunks + self.finish("stop") if self._enough else chunks
 
     def finish(self, reason: str) -> list[Chunk]:
         """End the answer; `reason` is "stop" or "length". The last chunk has the usage."""
@@ -205,7 +223,11 @@ class Parser:
     def _given(self, chunks: Iterable[Any]) -> list[Chunk]:
         given = []
         for chunk in chunks:
-            given.append(json.loads(chunk.to_json()))
+            new = json.loads(chunk.to_json())
+            if self._single and _calls_again(new):
+                self._enough = True
+                continue
+            given.append(new)
             self._whole.accumulate(chunk)
         return given
 
@@ -233,7 +255,12 @@ def _rendered(budget: int) -> int:
     return 100 if budget == 100 else 75
 
 
-def _need(request: recipe.ConversationRequest) -> Need | None:
+def _calls_again(chunk: Chunk) -> bool:
+    calls = chunk["choices"][0]["delta"].get("tool_calls") or []
+    return any(call["index"] > 0 for call in calls)
+
+
+def _need(request: recipe.ConversationRequest, *, several: bool) -> Need | None:
     constraint = request.inference_options.output_constraint
     if constraint is None or constraint.kind == "tool_call":  # may call a tool, need not
         return None
@@ -242,6 +269,7 @@ def _need(request: recipe.ConversationRequest) -> Need | None:
         kind=constraint.kind,
         schema=constraint.schema,
         after_thinking=stage is not None and stage.starts_in_reasoning(),
+        several=several,
     )
 
 
