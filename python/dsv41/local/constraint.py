@@ -101,7 +101,7 @@ class Formed:
         late = self._count >= self._patience
         if self._thinking:
             return _only(THINK_END) if late else _all_but(EOS)
-        allowed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        allowed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)[:WORDS]
         if late:
             for token in self._closers():
                 if _has(allowed, token):

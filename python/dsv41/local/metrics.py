@@ -72,7 +72,8 @@ class Metrics:
     """One registry; `render` reads the engine at the time of the scrape."""
 
     def __init__(self, engine: Running, settings: Settings) -> None:
-        disable_created_metrics()  # a second series for every counter, which nobody asked for
+        # no second series for every counter
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._registry.register(_FromEngine(engine, settings))
         self.loop_aborts = Counter(
