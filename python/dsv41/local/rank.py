@@ -1,0 +1,103 @@
+"""One rank of the CPU engine: `python -m dsv41.local.rank --rank R --world N ...`.
+
+Rank 0 decides, samples and, with --serve, answers over HTTP; the others follow. Exit status: 0 when
+it was asked to stop, 1 when a check failed (wrong rows), 2 for a wrong command line, 4 when the
+engine failed (a peer died or did not answer). All talk goes to stderr, one line a fact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from dsv41.errors import Error, UsageError
+from dsv41.geometry import PARTITIONS
+from dsv41.local.stopping import StopSignals, die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger("dsv41")
+EXIT_FAILED = 4
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError("D050", f"{message}.", fix=f"{self.prog} --help")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; UsageError D050 for anything unknown, missing or out of range."""
+    parser = _Parser(prog="python -m dsv41.local.rank", allow_abbrev=False, description=__doc__)
+    add = parser.add_argument
+    add("--rank", type=int, required=True, help="this rank, from 0")
+    add("--world", type=int, required=True, help="number of ranks")
+    add("--master", required=True, metavar="HOST:PORT", help="where the ranks meet")
+    add("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
+    add("--rows", type=Path, required=True, help="folder of this rank's row files")
+    add("--partition", choices=PARTITIONS, required=True, help="which rank owns which rows")
+    add("--layout", choices=("legal", "balanced"), default="legal", help="padded attention heads")
+    add("--row-engine", choices=("auto", "pread"), default="auto", help="how rows are read")
+    add("--slots", type=int, default=8, help="streams at once, the width of every step")
+    add("--context", type=int, default=4096, help="tokens of prompt and answer together")
+    add("--queue", type=int, default=64, help="requests that may wait for a slot")
+    add("--serve", metavar="HOST:PORT", help="where rank 0 answers over HTTP")
+    add("--api-key-file", type=Path, help="file of accepted keys, one a line, mode 0600")
+    add("--peer-timeout", type=float, default=8.0, help="seconds until a silent rank is lost")
+    add("--join-timeout", type=float, default=120.0, help="seconds for all to load")
+    add("--die-with-parent", action="store_true", help="stop when the parent process ends")
+    options = parser.parse_args(argv)
+    _check(parser, options)
+    return options
+
+
+def _check(parser: _Parser, options: argparse.Namespace) -> None:
+    if options.world < 1:
+        parser.error(f"--world is {options.world}; it must be at least 1")
+    if not 0 <= options.rank < options.world:
+        parser.error(f"--rank is {options.rank}; it must lie in 0..{options.world - 1}")
+    if not 1 <= options.slots <= 62:  # the resets of a step are bits of one int64
+        parser.error(f"--slots is {options.slots}; it must lie in 1..62")
+    for name in ("context", "queue", "peer_timeout", "join_timeout"):
+        if not 0 < getattr(options, name) < 2**31:
+            parser.error(f"--{name.replace('_', '-')} must be above 0")
+    if (options.serve or options.api_key_file) and options.rank:
+        parser.error("--serve and --api-key-file belong to rank 0")
+    if options.rank == 0 and not options.serve:
+        parser.error("rank 0 needs --serve HOST:PORT")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the rank of a command line; give the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rank ?: %(message)s")
+    try:
+        options = parse(argv)
+        form = logging.Formatter(f"rank {options.rank}: %(message)s")
+        logging.getLogger().handlers[0].setFormatter(form)
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        signals = StopSignals(say=log.info)
+        if options.die_with_parent:
+            die_with_parent()
+        # torch takes two seconds: wrong flags and early signals are dealt with before it
+        from dsv41.local.process import run  # noqa: PLC0415
+
+        return run(options, signals)
+    except Error as error:
+        fix = f" Fix: {error.fix}" if error.fix else ""
+        log.error("%s %s%s", error.code, error.says, fix)  # noqa: TRY400 - people read it
+        return error.exit_status
+    except Exception:
+        log.exception("D053 the rank ends by an error that nothing expected")
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    ended = main(sys.argv[1:])
+    sys.stderr.flush()
+    if ended:
+        os._exit(ended)  # after a failure threads may hang in calls to ranks that are gone
+    sys.exit(ended)
