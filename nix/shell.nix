@@ -9,4 +9,8 @@ pkgs.mkShell {
     pkgs.ninja
     pkgs.shellcheck
   ];
+  # the working tree before the dsv41 that the environment holds
+  shellHook = ''
+    export PYTHONPATH=$PWD/python
+  '';
 }

@@ -37,11 +37,16 @@ stand_in="--no-write-lock-file
 offline="--impure $stand_in"
 passed=0
 
-# one command; what it says is shown only when it fails
+# One command; what it says is shown only when it fails. It runs in a subshell that is no condition, for
+# in a condition the shell would go on after a failed line of a function.
 step() {
   name=$1 start=$(date +%s)
   shift
-  "$@" > "$work/log" 2>&1 || { cat "$work/log" >&2; say "FAILED: $name"; exit 1; }
+  set +e
+  (set -e; "$@") > "$work/log" 2>&1
+  status=$?
+  set -e
+  [ $status = 0 ] || { cat "$work/log" >&2; say "FAILED: $name"; exit 1; }
   passed=$((passed + 1))
   say "ok: $name ($(($(date +%s) - start)) s)"
 }
@@ -76,11 +81,11 @@ refusals() {
 help_is_shown() { nix run $offline "$flake#serve-local" -- --help | grep -- --state-dir; }
 next_is_shown() { nix run $offline "$flake" | grep serve-local; }
 
-# a real start on a free port, a question with a known answer, a stop
+# a real start on a free port, a question with a known answer, a stop whatever came of it
 serves() {
   port=$($python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
   stop="nix run $offline $flake#dsv41 -- stop --profile local --state-dir $work/state"
-  trap '$stop; rm -rf "$work"' EXIT
+  trap '$stop' EXIT
   nix run $offline "$flake#serve-local" -- --tp 1 --port "$port" --state-dir "$work/state" --detach
   $python - "http://127.0.0.1:$port/v1/chat/completions" <<'EOF'
 import json, sys, urllib.request
@@ -89,8 +94,6 @@ request = urllib.request.Request(sys.argv[1], json.dumps(ask).encode(), {"Conten
 answer = json.load(urllib.request.urlopen(request, timeout=60))
 assert "42" in answer["choices"][0]["message"]["content"], answer
 EOF
-  $stop
-  trap 'rm -rf "$work"' EXIT
 }
 
 flake_lock() { git diff --exit-code -- flake.lock && cmp flake.lock "$work/flake.lock"; }

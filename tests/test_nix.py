@@ -6,6 +6,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -158,3 +160,66 @@ def test_nix_reads_the_lock_and_leaves_it() -> None:
 def test_nix_parses_every_file() -> None:
     parse = NIX.with_name("nix-instantiate")
     subprocess.run([parse, "--parse", *ALL_NIX_FILES], check=True, capture_output=True)
+
+
+def stand_in(script: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the stand-in as its builder does, with the test's own interpreter."""
+    site = sysconfig.get_path("purelib")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": site,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "site": site,
+        "out": str(cwd / "out"),
+        "sitePackages": "site",
+        "pythonImportsCheck": "",
+        "host_python": sys.executable,
+        **variables,
+    }
+    command = [sys.executable, str(ROOT / "tests" / "nix" / "hostpkgs" / script)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment, check=False, text=True, capture_output=True
+    )
+
+
+def test_stand_in_links_a_distribution_with_all_that_it_requires(tmp_path: Path) -> None:
+    done = stand_in("link_site.py", tmp_path, roots="rich", locked="null")
+    assert (done.returncode, done.stderr) == (0, "")
+    linked = {path.name for path in (tmp_path / "out" / "site").iterdir()}
+    assert {"rich", "pygments", "markdown_it", "mdurl"} <= linked
+    assert "pytest" not in linked
+
+
+def test_stand_in_refuses_a_version_that_is_not_locked(tmp_path: Path) -> None:
+    done = stand_in("link_site.py", tmp_path, roots="mdurl", locked='{"mdurl": "0.0.1"}')
+    assert done.returncode == 1
+    assert "differs from poetry.lock: mdurl" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("requires", "depends", "says"),
+    [
+        ("poetry-core", "rich", ""),
+        ("poetry-core>=99", "rich", "build requirement 'poetry-core>=99' is not met"),
+        ("poetry-core', 'no-such-thing", "rich", "build requirement 'no-such-thing' is not among"),
+        ("poetry-core", "no-such-thing", "run-time requirement 'no-such-thing' is not among"),
+    ],
+)
+def test_stand_in_refuses_undeclared_requirements(
+    tmp_path: Path, requires: str, depends: str, says: str
+) -> None:
+    (tmp_path / "tiny.py").write_text("def run():\n    return 0\n")
+    (tmp_path / "pyproject.toml").write_text(
+        f"""
+        build-system = {{ requires = ['{requires}'], build-backend = 'poetry.core.masonry.api' }}
+        [project]
+        name = 'tiny'
+        version = '1'
+        dependencies = ['{depends}']
+        scripts = {{ tiny = 'tiny:run' }}
+        """
+    )
+    done = stand_in("install_project.py", tmp_path)
+    assert says in done.stderr
+    assert done.returncode == (1 if says else 0)
+    assert says or subprocess.run([tmp_path / "out" / "bin" / "tiny"], check=False).returncode == 0

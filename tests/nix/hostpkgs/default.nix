@@ -84,9 +84,10 @@ let
       };
     # evaluated only: a shell of the host needs no stand-in
     mkShell =
-      { packages }:
+      { packages, shellHook }:
       mkDerivation {
         name = "shell";
+        inherit shellHook;
         nativeBuildInputs = packages;
         buildCommand = "touch $out";
       };
