@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dsv41_rows
 import numpy as np
 
 from dsv41 import rows
 from dsv41.geometry import Engram, Shard, partition
+from dsv41.rows.abi import Library, RowsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
 
+# The wheel carries the C library beside the module.
+LIBRARY = Path(dsv41_rows.__file__).with_name("libdsv41_rows.so")
 SHARD = "model-00001-of-00001.safetensors"
 
 # 3 orders x 2 heads = 6 hash columns: several ranges a rank, tables of some hundred rows.
@@ -105,6 +109,31 @@ def pack_all(checkpoint: Checkpoint, out: Path, names: Iterable[str]) -> Path:
                 revision="fb2764a5",
             )
     return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way to a row: module or C interface, engine, cache."""
+
+    name: str
+    engine: str = "auto"
+    cache_bytes: int = 0
+    abi: bool = False
+
+    def open(self, path: Path, **change: Any) -> Any:
+        module = Library(LIBRARY) if self.abi else dsv41_rows
+        given = {"engine": self.engine, "cache_bytes": self.cache_bytes, **RIGHT, **change}
+        return module.RowStore.open(str(path), **given)
+
+
+WAYS = (
+    Way(name="aio", engine="aio"),
+    Way(name="pread", engine="pread"),
+    Way(name="cache", cache_bytes=40_000),  # 140 rows, some of 230
+    Way(name="abi", abi=True),
+)
+# what a store raises, by module and by C interface
+ROWS_ERRORS = (dsv41_rows.RowsError, RowsError)
 
 
 def arrays(count: int) -> tuple[Bytes, Bytes]:

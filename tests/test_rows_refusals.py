@@ -66,9 +66,15 @@ def test_right_identity_and_revision_are_taken(path: Path) -> None:
 
 
 def test_an_unknown_engine_is_refused(path: Path) -> None:
-    with pytest.raises(dsv41_rows.RowsError) as error:
+    with pytest.raises(dsv41_rows.RowsError, match="auto, aio, pread; found telepathy") as error:
         dsv41_rows.RowStore.open(str(path), engine="telepathy", **RIGHT)
     assert error.value.kind == "unsupported"
+
+
+@pytest.mark.parametrize("bounds", [[5, 3], list(range(8))])
+def test_order_bounds_must_ascend_and_be_few(path: Path, bounds: list[int]) -> None:
+    with pytest.raises(dsv41_rows.RowsError, match="order bounds"):
+        dsv41_rows.RowStore.open(str(path), order_bounds=bounds, **RIGHT)
 
 
 def reopen(path: Path, data: bytes) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-import dsv41_rows
 import numpy as np
 import pytest
 
@@ -14,8 +13,11 @@ from dsv41.geometry import PARTITIONS, Shard
 from rowsfix import (
     OWNED,
     RIGHT,
+    ROWS_ERRORS,
     SMALL,
+    WAYS,
     Checkpoint,
+    Way,
     arrays,
     draw_ids,
     expected,
@@ -47,18 +49,22 @@ def path(folder: Path) -> Path:
     return folder / rows.file_name(**RIGHT)
 
 
+@pytest.fixture(params=WAYS, ids=lambda way: way.name)
+def way(request: pytest.FixtureRequest) -> Way:
+    way: Way = request.param
+    return way
+
+
 @pytest.fixture
-def store(path: Path) -> Iterator[dsv41_rows.RowStore]:
-    store = dsv41_rows.RowStore.open(str(path), **RIGHT)
+def store(path: Path, way: Way) -> Iterator[Any]:
+    store = way.open(path)
     yield store
     store.close()
 
 
 # up to 4 reads run inline, up to 2048 ids are hashed, more are sorted
 @pytest.mark.parametrize("count", [0, 1, 3, 48, 2048, 2049, 20_000])
-def test_rows_are_exact_and_all_others_zero(
-    checkpoint: Checkpoint, store: dsv41_rows.RowStore, count: int
-) -> None:
+def test_rows_are_exact_and_all_others_zero(checkpoint: Checkpoint, store: Any, count: int) -> None:
     ids = draw_ids(count, seed=count)
     weights, scales = arrays(count)
     store.lookup(ids, weights, scales)
@@ -90,13 +96,13 @@ def test_the_ranks_together_give_the_whole_table(
     assert (total_scales == np.where(padding, 0, checkpoint.scales[1][ids])).all()
 
 
-def test_the_store_says_what_it_is(store: dsv41_rows.RowStore) -> None:
+def test_the_store_says_what_it_is(store: Any) -> None:
     assert (store.layer, store.rank, store.tp, store.partition) == (1, 1, 3, "weighted")
     assert store.local_rows == OWNED.local_rows(1)
     assert store.total_rows == SMALL.rows(1)
 
 
-def test_equal_rows_are_read_once_and_counted(store: dsv41_rows.RowStore) -> None:
+def test_equal_rows_are_read_once_and_counted(store: Any, way: Way) -> None:
     ids = np.concatenate([draw_ids(3000), draw_ids(3000), [-1, -9]])
     weights, scales = arrays(len(ids))
     before = store.stats()
@@ -116,21 +122,22 @@ def test_equal_rows_are_read_once_and_counted(store: dsv41_rows.RowStore) -> Non
         "io_errors": 0,
     }
     assert {name: after[name] - before[name] for name in wanted} == wanted
-    assert after["engine"] == "pread"
+    assert after["zero_filled"] == after["foreign"] + after["padding"]
+    assert after["engine"] == ("pread" if way.engine == "pread" else "aio")
+    assert after["refusals"] == []
     assert after["direct"] is True
     assert after["wall_seconds"]["count"] == before["wall_seconds"]["count"] + 1
     assert 0 < after["wall_seconds"]["max"] < 60
+    assert 0 < after["cpu_seconds"]["max"] < 60
     assert after["batch_size"]["max"] == len(ids)
 
 
 @pytest.mark.parametrize("bad", [SMALL.rows(1), SMALL.rows(1) + 7, 2**62])
-def test_an_id_past_the_table_is_an_error_and_nothing_is_read(
-    store: dsv41_rows.RowStore, bad: int
-) -> None:
+def test_an_id_past_the_table_is_an_error_and_nothing_is_read(store: Any, bad: int) -> None:
     ids = np.append(draw_ids(50), bad)
     weights, scales = arrays(51)
     before = store.stats()["device_reads"]
-    with pytest.raises(dsv41_rows.RowsError, match=f"id {bad} at position 50") as error:
+    with pytest.raises(ROWS_ERRORS, match=f"id {bad} at position 50") as error:
         store.lookup(ids, weights, scales)
     assert error.value.kind == "range"
     assert (weights == 0xAA).all()
@@ -167,15 +174,15 @@ WRONG: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("call", ["lookup", "submit"])
-def test_arrays_are_never_converted(store: dsv41_rows.RowStore, name: str, call: str) -> None:
-    with pytest.raises((TypeError, ValueError), match="expected"):
-        getattr(store, call)(*WRONG[name])
-    assert store.stats()["lookups"] == 0
+def test_arrays_are_never_converted(store: Any, call: str) -> None:
+    for name, wrong in WRONG.items():
+        with pytest.raises((TypeError, ValueError), match="expected"):
+            getattr(store, call)(*wrong)
+        assert store.stats()["lookups"] == 0, name
 
 
-def test_tickets(checkpoint: Checkpoint, store: dsv41_rows.RowStore) -> None:
+def test_tickets(checkpoint: Checkpoint, store: Any) -> None:
     held = []
     for seed in range(6):
         ids = draw_ids(700, seed=seed)
@@ -190,7 +197,7 @@ def test_tickets(checkpoint: Checkpoint, store: dsv41_rows.RowStore) -> None:
         assert (out[1] == right[1]).all()
 
 
-def test_a_ticket_that_nobody_waits_for_keeps_its_arrays(store: dsv41_rows.RowStore) -> None:
+def test_a_ticket_that_nobody_waits_for_keeps_its_arrays(store: Any) -> None:
     weights, scales = arrays(5000)
     ticket = store.submit(draw_ids(5000), weights, scales)
     with pytest.raises(ValueError, match="resize"):
@@ -199,7 +206,7 @@ def test_a_ticket_that_nobody_waits_for_keeps_its_arrays(store: dsv41_rows.RowSt
     assert store.stats()["wall_seconds"]["count"] == 1
 
 
-def test_lookups_from_many_threads(checkpoint: Checkpoint, store: dsv41_rows.RowStore) -> None:
+def test_lookups_from_many_threads(checkpoint: Checkpoint, store: Any) -> None:
     wrong: list[int] = []
 
     def work(seed: int) -> None:
@@ -219,11 +226,42 @@ def test_lookups_from_many_threads(checkpoint: Checkpoint, store: dsv41_rows.Row
     assert not wrong
 
 
-def test_a_closed_store_is_closed(path: Path) -> None:
-    store = dsv41_rows.RowStore.open(str(path), **RIGHT)
+def test_a_closed_store_is_closed(path: Path, way: Way) -> None:
+    store = way.open(path)
     ticket = store.submit(draw_ids(900), *arrays(900))
     store.close()
     store.close()
     ticket.wait()
-    with pytest.raises(dsv41_rows.RowsError, match="closed"):
+    with pytest.raises(ROWS_ERRORS, match="closed"):
         store.lookup(draw_ids(1), *arrays(1))
+
+
+def test_the_cache_answers_what_it_has_seen(checkpoint: Checkpoint, path: Path) -> None:
+    store = Way(name="cache", cache_bytes=10**6).open(path)
+    ids = draw_ids(400)
+    for turn in range(3):
+        out = arrays(400)
+        store.lookup(ids, *out)
+        assert (out[0] == expected(checkpoint, ids)[0]).all()
+        assert (out[1] == expected(checkpoint, ids)[1]).all()
+        stats = store.stats()
+        assert stats["cache_hits"] == turn * stats["cache_misses"]
+    mine = OWNED.locals_of(1, ids[ids >= 0])
+    assert stats["device_reads"] == len(set(mine[mine >= 0]))
+
+
+def test_counts_by_order(checkpoint: Checkpoint, folder: Path) -> None:
+    shard = Shard(rank=1, tp=3)
+    right: dict[str, Any] = {"engram": SMALL, "partition": "weighted", "shard": shard}
+    stores = rows.open_shard(
+        rows_dir=folder, checkpoint=checkpoint.path, cache_bytes=10**6, **right
+    )
+    ids = np.repeat(draw_ids(600), 2)
+    for _ in range(2):
+        stores[1].lookup(ids, *arrays(1200))
+    mine = ids[(ids >= 0) & (OWNED.locals_of(1, ids) >= 0)]
+    order = np.searchsorted(SMALL.offsets(1)[2::2], mine, side="right")
+    found = stores[1].stats()["orders"]
+    assert [o["owned"] for o in found] == [2 * (order == i).sum() for i in range(3)]
+    assert [o["hits"] for o in found] == [(order == i).sum() for i in range(3)]
+    assert [o["unique"] for o in found] == [len(set(mine[order == i])) for i in range(3)]

@@ -113,11 +113,13 @@ Progress report(const py::object& progress) {
   };
 }
 
-std::unique_ptr<RowStore> open(const std::string& path, const std::string& engine, unsigned threads,
+std::unique_ptr<RowStore> open(const std::string& path, const std::string& engine, unsigned threads, unsigned depth,
+                               std::uint64_t cache_bytes, const std::vector<std::uint64_t>& order_bounds,
                                std::uint32_t layer, std::uint32_t rank, std::uint32_t tp,
                                const std::string& partition, const std::optional<std::string>& source_digest,
                                const std::optional<std::string>& revision) {
-  const OpenOptions options{{layer, rank, tp, partition, source_digest.value_or(""), revision.value_or("")}, engine, threads};
+  const OpenOptions options{{layer, rank, tp, partition, source_digest.value_or(""), revision.value_or("")},
+                            engine, threads, depth, cache_bytes, order_bounds};
   const py::gil_scoped_release release;
   return std::make_unique<RowStore>(path, options);
 }
@@ -130,11 +132,25 @@ void lookup(RowStore& store, const py::object& ids, const py::object& weights, c
 }
 
 using Ranges = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
+using RecordsTuple = std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>;
 
 bool pack_rows(const std::string& source, const std::string& target, std::uint32_t layer, std::uint32_t rank,
                std::uint32_t tp, const std::string& partition, std::uint64_t total_rows, const Ranges& ranges,
-               const std::string& revision, const py::object& progress) {
-  PackOptions options{source, target, layer, rank, tp, partition, total_rows, {}, revision, report(progress)};
+               const std::string& revision, const py::object& progress, const std::optional<RecordsTuple>& records,
+               std::uint64_t chunk_pages, std::uint64_t journal_chunks) {
+  PackOptions options;
+  options.source = source;
+  options.target = target;
+  options.layer = layer;
+  options.rank = rank;
+  options.tp = tp;
+  options.partition = partition;
+  options.total_rows = total_rows;
+  options.revision = revision;
+  options.progress = report(progress);
+  options.chunk_pages = chunk_pages;
+  options.journal_chunks = journal_chunks;
+  if (records) std::tie(options.records.path, options.records.data_begin, options.records.first_row, options.records.end_row) = *records;
   for (const auto& [lo, hi, base] : ranges) options.ranges.push_back({lo, hi, base});
   const py::gil_scoped_release release;
   return pack(options);
@@ -173,6 +189,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
       .def_property_readonly("done", &PyTicket::done);
   py::class_<RowStore>(m, "RowStore")
       .def_static("open", &open, py::arg("path"), py::kw_only(), py::arg("engine") = "auto", py::arg("threads") = 0,
+                  py::arg("depth") = 0, py::arg("cache_bytes") = 0, py::arg("order_bounds") = std::vector<std::uint64_t>(),
                   py::arg("layer"), py::arg("rank"), py::arg("tp"), py::arg("partition"),
                   py::arg("source_digest") = py::none(), py::arg("revision") = py::none())
       .def("lookup", &lookup, py::arg("ids"), py::arg("weights"), py::arg("scales"))
@@ -189,7 +206,8 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
       .def_property_readonly("total_rows", [](const RowStore& store) { return store.header().total_rows; });
   m.def("pack", &pack_rows, py::kw_only(), py::arg("source"), py::arg("target"), py::arg("layer"), py::arg("rank"),
         py::arg("tp"), py::arg("partition"), py::arg("total_rows"), py::arg("ranges"), py::arg("revision") = "",
-        py::arg("progress") = py::none());
+        py::arg("progress") = py::none(), py::arg("records") = py::none(), py::arg("chunk_pages") = PackOptions().chunk_pages,
+        py::arg("journal_chunks") = PackOptions().journal_chunks);
   m.def("verify", &verify_rows, py::arg("path"), py::kw_only(), py::arg("progress") = py::none());
   m.def("inspect", [](const std::string& path) { return loads(header_json(inspect(path))); }, py::arg("path"));
   m.def("source", [](const std::string& path, std::uint32_t layer) { return loads(source_json(read_source(path, layer))); },

@@ -21,13 +21,26 @@ class Engine {
   virtual void assist(Batch&) {}
 };
 
-std::unique_ptr<Engine> make_pread_engine(const File& file, unsigned threads);
+struct EngineOptions {
+  unsigned threads = 0;  // of the pread engine; 0 = 32
+  unsigned depth = 0;    // reads in flight of the aio engine; 0 = 128
+};
+
+// Each throws Kind::unsupported with the reason when it cannot work here. The engine has then read the header page in
+// its own way and found it equal to `header_page`.
+std::unique_ptr<Engine> make_aio_engine(const File& file, const EngineOptions& options,
+                                        const std::uint8_t* header_page);
+std::unique_ptr<Engine> make_pread_engine(const File& file, const EngineOptions& options,
+                                          const std::uint8_t* header_page);
 
 struct ChosenEngine {
   std::unique_ptr<Engine> engine;
-  std::vector<std::string> refusals;  // "NAME: reason", for every engine that was tried and could not be had
+  std::vector<std::string> refusals;  // "NAME: reason", for every engine that auto tried and could not have
 };
 // "auto" takes the first engine that works; any other name is that engine or Kind::unsupported.
-ChosenEngine choose_engine(const std::string& name, const File& file, unsigned threads);
+ChosenEngine choose_engine(const std::string& name, const File& file, const EngineOptions& options);
+
+// Names of the engines in this build, in the order that auto tries them.
+std::vector<std::string> engine_names();
 
 }  // namespace dsv41

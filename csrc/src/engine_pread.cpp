@@ -4,6 +4,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "engine.hpp"
 
@@ -43,6 +44,7 @@ class PreadEngine final : public Engine {
 
   void assist(Batch& batch) override {
     alignas(kPageBytes) std::uint8_t page[kPageBytes];
+    std::uint64_t cpu = thread_cpu();
     while (true) {
       std::unique_lock<std::mutex> lock(mutex_);
       auto item = queue_.begin();
@@ -50,7 +52,7 @@ class PreadEngine final : public Engine {
       if (item == queue_.end()) return;
       const std::size_t index = take(item);
       lock.unlock();
-      read(batch, index, page);
+      read(batch, index, page, cpu);
     }
   }
 
@@ -81,6 +83,7 @@ class PreadEngine final : public Engine {
 
   void work() {
     alignas(kPageBytes) std::uint8_t page[kPageBytes];
+    std::uint64_t cpu = thread_cpu();
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
@@ -88,14 +91,19 @@ class PreadEngine final : public Engine {
       Batch& batch = *queue_.front().batch;
       const std::size_t index = take(queue_.begin());
       lock.unlock();
-      read(batch, index, page);
+      read(batch, index, page, cpu);
       lock.lock();
     }
   }
 
-  void read(Batch& batch, std::size_t index, std::uint8_t* page) {
-    if (batch.failed()) return batch.skip();
-    batch.complete(index, read_page(file_, batch.offset(index), page), page);
+  // `cpu`: the thread's processor time up to which batches were charged.
+  void read(Batch& batch, std::size_t index, std::uint8_t* page, std::uint64_t& cpu) {
+    const bool failed = batch.failed();
+    const long result = failed ? 0 : read_page(file_, batch.offset(index), page);
+    const std::uint64_t now = thread_cpu();
+    batch.charge(now - std::exchange(cpu, now));
+    if (failed) return batch.skip();
+    batch.complete(index, result, page);
   }
 
   const File& file_;
@@ -109,17 +117,8 @@ class PreadEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_pread_engine(const File& file, unsigned threads) {
-  return std::make_unique<PreadEngine>(file, threads);
-}
-
-ChosenEngine choose_engine(const std::string& name, const File& file, unsigned threads) {
-  if (name != "auto" && name != "pread") {
-    throw RowError(Kind::unsupported, "expected an engine of auto, pread; found " + name);
-  }
-  ChosenEngine chosen;
-  chosen.engine = make_pread_engine(file, threads);
-  return chosen;
+std::unique_ptr<Engine> make_pread_engine(const File& file, const EngineOptions& options, const std::uint8_t*) {
+  return std::make_unique<PreadEngine>(file, options.threads);  // the header page came by pread
 }
 
 }  // namespace dsv41

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 namespace dsv41 {
@@ -148,6 +150,19 @@ const std::uint8_t* UnalignedReader::read(std::uint64_t offset, std::size_t size
   }
   file_.forget(begin, end - begin);
   return memory_.get() + (offset - begin);
+}
+
+std::string drive_model(int fd) {
+  struct stat found {};
+  if (::fstat(fd, &found) != 0) return "";
+  const std::string device =
+      "/sys/dev/block/" + std::to_string(major(found.st_dev)) + ":" + std::to_string(minor(found.st_dev));
+  for (const char* below : {"/device/model", "/../device/model"}) {  // a disk, a partition of one
+    std::ifstream file(device + below);
+    std::string model;
+    if (std::getline(file, model)) return model.substr(0, model.find_last_not_of(" \n") + 1);
+  }
+  return "";
 }
 
 std::string folder_of(const std::string& path) {

@@ -77,6 +77,9 @@ class UnalignedReader {
   Pages memory_;
 };
 
+// Model of the drive below an open file as sysfs names it, empty where there is none.
+std::string drive_model(int fd);
+
 std::string folder_of(const std::string& path);
 std::string name_of(const std::string& path);
 bool exists(const std::string& path);

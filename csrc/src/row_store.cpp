@@ -35,10 +35,19 @@ Header open_header(const File& file, const Expected& expected) {
   expect(path, "rank", expected.rank, header.rank);
   expect(path, "partition", expected.partition, header.partition);
   if (!expected.source_digest.empty()) {
+    if (!header.source.bound()) {
+      throw RowError(Kind::mismatch, path + ": expected checkpoint identity " + expected.source_digest +
+                                         ", found rows that were imported without their checkpoint");
+    }
     expect(path, "checkpoint identity", expected.source_digest, hex(header.source.identity()));
   }
   if (!expected.revision.empty()) expect(path, "checkpoint revision", expected.revision, header.source.revision);
   return header;
+}
+
+const std::vector<std::uint64_t>& check_bounds(const std::vector<std::uint64_t>& bounds) {
+  if (bounds.size() < kMaxOrders && std::is_sorted(bounds.begin(), bounds.end())) return bounds;
+  throw RowError(Kind::argument, "expected at most 7 ascending order bounds");
 }
 
 std::int64_t change_time(const struct stat& found) {
@@ -53,7 +62,10 @@ StoreState::StoreState(const std::string& path, const OpenOptions& options)
     : file_(File::open_read(path)),
       header_(open_header(file_, options.expected)),
       owner_(::getpid()),
-      chosen_(choose_engine(options.engine, file_, options.threads)),
+      order_bounds_(check_bounds(options.order_bounds)),
+      cache_(options.cache_bytes == 0 ? nullptr : std::make_unique<RowCache>(options.cache_bytes)),
+      context_{file_, header_, order_bounds_, cache_.get(), stats_},
+      chosen_(choose_engine(options.engine, file_, {options.threads, options.depth})),
       engine_name_(chosen_.engine->name()) {
   struct stat found {};
   if (::fstat(file_.fd(), &found) != 0) throw_errno("cannot stat " + path, errno);
@@ -94,7 +106,7 @@ Batch* StoreState::take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   check_usable();
   if (free_.empty()) {
-    batches_.push_back(std::make_unique<Batch>(file_, header_, stats_));
+    batches_.push_back(std::make_unique<Batch>(context_));
     free_.reserve(batches_.size());
     free_.push_back(batches_.back().get());
   }
@@ -151,20 +163,11 @@ std::string StoreState::stats_json() const {
   for (const std::string& refusal : chosen_.refusals) text += (text.back() == '[' ? "" : ", ") + quote_json(refusal);
   text += std::string("], \"direct\": ") + (file_.direct() ? "true" : "false");
   text += ", \"direct_refusal\": " + quote_json(file_.refusal()) + ", \"crc32c\": " + quote_json(crc32c_backend());
-  const std::pair<const char*, const Counter&> counters[] = {
-      {"batches", stats_.batches},           {"lookups", stats_.lookups},
-      {"owned", stats_.owned},               {"foreign", stats_.foreign},
-      {"padding", stats_.padding},           {"unique", stats_.unique},
-      {"device_reads", stats_.device_reads}, {"device_bytes", stats_.device_bytes},
-      {"crc_failures", stats_.crc_failures}, {"crc_retries", stats_.crc_retries},
-      {"io_errors", stats_.io_errors},       {"io_retries", stats_.io_retries},
-      {"short_reads", stats_.short_reads},   {"failed_batches", stats_.failed_batches},
-      {"queue_depth_high", stats_.queue_depth_high}};
-  for (const auto& [name, counter] : counters) text += ", \"" + std::string(name) + "\": " + std::to_string(counter.load());
+  text += stats_.json(order_bounds_.empty() ? 0 : order_bounds_.size() + 1);
   text += std::string(", \"file_changed\": ") + (watch_.changed ? "true" : "false");
   text += std::string(", \"file_unlinked\": ") + (watch_.unlinked ? "true" : "false");
-  text += ", \"batch_size\": " + stats_.batch_size.json(1);
-  text += ", \"wall_seconds\": " + stats_.wall.json(1e-9) + ", \"wait_seconds\": " + stats_.waited.json(1e-9);
+  text += ", \"cache_rows\": " + std::to_string(cache_ == nullptr ? 0 : cache_->rows());
+  text += ", \"drive\": " + quote_json(drive_model(file_.fd()));
   return text + ", \"path\": " + quote_json(file_.path()) + ", \"source_digest\": " +
          quote_json(hex(header_.source.identity())) + "}";
 }

@@ -1,6 +1,9 @@
 #include "stats.hpp"
 
+#include <time.h>
+
 #include <cstdio>
+#include <utility>
 
 namespace dsv41 {
 
@@ -45,6 +48,33 @@ std::string Histogram::json(double scale) const {
                 static_cast<unsigned long long>(count()), scaled(sum()), scaled(percentile(0.5)),
                 scaled(percentile(0.99)), scaled(max()));
   return text;
+}
+
+std::string Stats::json(std::size_t order_count) const {
+  const std::pair<const char*, const Counter&> counters[] = {
+      {"batches", batches},           {"lookups", lookups},           {"owned", owned},
+      {"foreign", foreign},           {"padding", padding},           {"unique", unique},
+      {"device_reads", device_reads}, {"device_bytes", device_bytes}, {"cache_hits", cache_hits},
+      {"cache_misses", cache_misses}, {"cache_rejects", cache_rejects}, {"crc_failures", crc_failures},
+      {"crc_retries", crc_retries},   {"io_errors", io_errors},       {"io_retries", io_retries},
+      {"short_reads", short_reads},   {"failed_batches", failed_batches},
+      {"queue_depth_high", queue_depth_high}};
+  std::string text;
+  for (const auto& [name, counter] : counters) text += ", \"" + std::string(name) + "\": " + std::to_string(counter.load());
+  text += ", \"zero_filled\": " + std::to_string(foreign.load() + padding.load());
+  text += ", \"batch_size\": " + batch_size.json(1) + ", \"wall_seconds\": " + wall.json(1e-9);
+  text += ", \"cpu_seconds\": " + cpu.json(1e-9) + ", \"wait_seconds\": " + waited.json(1e-9) + ", \"orders\": [";
+  for (std::size_t i = 0; i < order_count; ++i) {
+    text += std::string(i == 0 ? "" : ", ") + "{\"owned\": " + std::to_string(orders[i].owned.load()) + ", \"unique\": " +
+            std::to_string(orders[i].unique.load()) + ", \"hits\": " + std::to_string(orders[i].hits.load()) + "}";
+  }
+  return text + "]";
+}
+
+std::uint64_t thread_cpu() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 }  // namespace dsv41

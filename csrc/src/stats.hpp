@@ -37,14 +37,30 @@ class Histogram {
   Counter sum_{0};
 };
 
+// Counts of one n-gram order.
+struct OrderStats {
+  Counter owned{0}, unique{0}, hits{0};
+};
+
+constexpr std::size_t kMaxOrders = 8;
+
 struct Stats {
   Counter batches{0}, lookups{0}, owned{0}, foreign{0}, padding{0}, unique{0};
   Counter device_reads{0}, device_bytes{0};
+  Counter cache_hits{0}, cache_misses{0}, cache_rejects{0};
   Counter crc_failures{0}, crc_retries{0}, io_errors{0}, io_retries{0}, short_reads{0}, failed_batches{0};
   Counter queue_depth_high{0};
   Histogram batch_size;  // ids per batch
   Histogram wall;        // ns from submit to the last row
+  Histogram cpu;         // ns of processor time per batch, of all threads
   Histogram waited;      // ns spent in wait()
+  std::array<OrderStats, kMaxOrders> orders;
+
+  // ", \"batches\": 1, ...": every counter and histogram as members of a JSON object.
+  std::string json(std::size_t order_count) const;
 };
+
+// Processor time of the calling thread, ns.
+std::uint64_t thread_cpu();
 
 }  // namespace dsv41

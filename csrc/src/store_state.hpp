@@ -43,7 +43,10 @@ class StoreState {
   File file_;
   const Header header_;
   const pid_t owner_;
+  const std::vector<std::uint64_t> order_bounds_;
+  const std::unique_ptr<RowCache> cache_;
   Stats stats_;
+  const BatchContext context_;
   ChosenEngine chosen_;
   const std::string engine_name_;
   std::mutex mutex_;

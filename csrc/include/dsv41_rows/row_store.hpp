@@ -24,7 +24,7 @@
 //    112  char[32] packer name and version, zero-padded
 //    144  char[64] checkpoint revision, zero-padded, may be empty
 //    208  u8[32]   SHA-256 of the source safetensors header (its 8 length bytes and its JSON)
-//    240  u64      size of the source file
+//    240  u64      size of the source file; 0 = imported without its checkpoint, then all hashes and offsets are 0
 //    248  u64      offset in it of the weight tensor      (file offset, not relative to the data section)
 //    256  u64      offset in it of the scale tensor
 //    264  u8[32]   SHA-256 of a sample of the source: 64 rows i * (total - 1) / 63, 256 + 8 bytes each
@@ -114,6 +114,8 @@ struct Source {
   // One digest over header hash, sample hash, size and offsets. Name and revision are not in it: the same bytes
   // under another revision are the same rows.
   Digest identity() const;
+  // False for rows that were imported without their checkpoint: all numbers but `rows` are zero.
+  bool bound() const { return file_bytes != 0; }
 };
 
 struct Header {
@@ -139,8 +141,19 @@ using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t tota
 // Find the Engram tensors of a layer in a safetensors file and check dtype and shape.
 Source read_source(const std::string& safetensors, std::uint32_t layer);
 
+// Rows of another packed form: records of 256 + 8 bytes, row r at data_begin + (r - first_row) * 264.
+struct Records {
+  std::string path;
+  std::uint64_t data_begin = 0;
+  std::uint64_t first_row = 0;
+  std::uint64_t end_row = 0;
+};
+
 struct PackOptions {
-  std::string source;  // the safetensors file
+  // The safetensors file, or empty: then the rows come from `records` and the file stays bound to no checkpoint.
+  // With both, the records are compared with the checkpoint row by row.
+  std::string source;
+  Records records;
   std::string target;
   std::uint32_t layer = 0;
   std::uint32_t rank = 0;
@@ -150,8 +163,12 @@ struct PackOptions {
   std::vector<Range> ranges;
   std::string revision;
   Progress progress;
+  // 4096 pages: 16 MiB written, 15.7 MB and 0.5 MB read; large enough for any disk's sequential rate.
+  std::uint64_t chunk_pages = 4096;
+  std::uint64_t journal_chunks = 16;  // how much is done again at most after a crash: 256 MiB
 };
-// Write a row file. False when a complete one of the same identity and geometry is there already.
+// Write a row file, going on where an interrupted packer stopped. False when a complete one of the same identity and
+// geometry is there already. Kind::busy when another process packs it.
 bool pack(const PackOptions& options);
 
 // Read and check the header page; the file may be unfinished. Throws malformed, corrupt or truncated.
@@ -184,8 +201,14 @@ struct Expected {
 
 struct OpenOptions {
   Expected expected;
-  std::string engine = "auto";  // auto | pread
-  unsigned threads = 0;         // reading threads of the pread engine; 0 = 32
+  // auto | aio | pread. auto takes the first that passes a test read; stats() then says why others were refused. An
+  // engine asked for by name is that engine or Kind::unsupported.
+  std::string engine = "auto";
+  unsigned threads = 0;           // of the pread engine; 0 = 32
+  unsigned depth = 0;             // reads in flight of the aio engine; 0 = 128
+  std::uint64_t cache_bytes = 0;  // rows kept in memory; 0 = none
+  // Global rows at which the next n-gram order begins, for counters by order; may be empty.
+  std::vector<std::uint64_t> order_bounds;
 };
 
 class Batch;

@@ -27,6 +27,9 @@ class RowStore:
         *,
         engine: str = "auto",
         threads: int = 0,
+        depth: int = 0,
+        cache_bytes: int = 0,
+        order_bounds: Sequence[int] = (),
         layer: int,
         rank: int,
         tp: int,
@@ -63,6 +66,9 @@ def pack(
     ranges: Sequence[tuple[int, int, int]],
     revision: str = "",
     progress: Callable[[int, int], object] | None = None,
+    records: tuple[str, int, int, int] | None = None,
+    chunk_pages: int = 4096,
+    journal_chunks: int = 16,
 ) -> bool: ...
 def verify(
     path: str, *, progress: Callable[[int, int], object] | None = None

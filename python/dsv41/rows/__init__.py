@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dsv41.errors import CheckFailed
 from dsv41.geometry import partition as cut
 from dsv41.rows.checkpoint import DOWNLOAD_RECORD, INDEX, revision_of, source_file
-from dsv41.rows.core import PACK_AGAIN, extension, row_errors, table_errors
+from dsv41.rows.core import PACK_AGAIN, extension, row_errors, table_errors, use_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +36,7 @@ __all__ = [
     "pack",
     "revision_of",
     "source_file",
+    "use_library",
     "verify",
 ]
 
@@ -200,10 +201,20 @@ def open_shard(
     shard: Shard,
     checkpoint: Path,
     engine: str = "auto",
-    threads: int = 0,
+    cache_bytes: int = 0,
     revision: str | None = None,
 ) -> dict[int, RowStore]:
     """Open the row files of one rank and hold them to the checkpoint.
+
+    Args:
+        rows_dir: folder of the row files.
+        engram: geometry of the tables.
+        partition: name of the partition.
+        shard: rank and number of ranks.
+        checkpoint: folder of the checkpoint that the rows must come from.
+        engine: "aio", "pread", or "auto" for the first of them that works here.
+        cache_bytes: memory for rows, per layer; 0 for none.
+        revision: where given, the file must have recorded the same.
 
     Returns:
         The store of each Engram layer. Its `lookup` raises `dsv41_rows.RowsError`.
@@ -224,7 +235,8 @@ def open_shard(
             stores[layer] = extension().RowStore.open(
                 str(path),
                 engine=engine,
-                threads=threads,
+                cache_bytes=cache_bytes,
+                order_bounds=_order_bounds(engram, layer),
                 layer=layer,
                 rank=shard.rank,
                 tp=shard.tp,
@@ -233,6 +245,11 @@ def open_shard(
                 revision=revision,
             )
     return stores
+
+
+def _order_bounds(engram: Engram, layer: int) -> list[int]:
+    """First rows of the n-gram orders after the lowest: columns are order-major."""
+    return list(engram.offsets(layer)[engram.heads :: engram.heads])
 
 
 def _for_path(

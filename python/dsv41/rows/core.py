@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsv41.errors import CheckFailed, Error, UsageError
+from dsv41.rows.abi import Library
+from dsv41.rows.build import library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
+    from pathlib import Path
 
 PACK_AGAIN = "run `dsv41 pack` for this rank and checkpoint"
 # Kind of a RowsError -> the error that a person sees.
@@ -28,13 +31,29 @@ _ERRORS: dict[str, tuple[type[Error], str, str]] = {
 }
 
 
-def extension() -> ModuleType:
-    """Import the extension at its first use: the operator's machine need not have it."""
-    try:
-        import dsv41_rows  # noqa: PLC0415
-    except ImportError as error:
-        raise Error("D030", f"dsv41_rows cannot be imported: {error}.", fix="make setup") from error
-    return dsv41_rows
+_chosen: list[Any] = []
+
+
+def extension() -> Any:
+    """What does the work: the extension module, or a library with the same calls.
+
+    The library is the one given to `use_library`; without one, and where the extension cannot be
+    imported, it is compiled from csrc/ beside this package.
+
+    Raises:
+        Error: D030, when there is neither.
+    """
+    if not _chosen:
+        try:
+            _chosen.append(importlib.import_module("dsv41_rows"))
+        except ImportError:
+            _chosen.append(Library(library()))
+    return _chosen[0]
+
+
+def use_library(path: Path | None) -> None:
+    """Work through this `libdsv41_rows.so` from now on; None forgets it again."""
+    _chosen[:] = [] if path is None else [Library(path)]
 
 
 def no_table(says: str) -> CheckFailed:
