@@ -33,6 +33,10 @@ class Keys:
     def __repr__(self) -> str:
         return f"<{len(self)} API keys>"
 
+    def bearer(self) -> str:
+        """The first key, for a client of our own that must show one."""
+        return self._keys[0].decode()
+
     def accepts(self, header: bytes | None) -> bool:
         """Whether an Authorization header carries one of the keys, in a time that tells nothing."""
         scheme, _, given = (header or b"").partition(b" ")
