@@ -54,12 +54,8 @@ def _ask(
     endpoint: Endpoint, question: Question, **body: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first choice of the answer, greedy, and the usage."""
-    answer = endpoint.chat(
-        model=_model(endpoint),
-        temperature=0,
-        max_tokens=SMALL_ANSWER,
-        **{**question.request, **body},
-    )
+    greedy = {"model": _model(endpoint), "temperature": 0, "max_tokens": SMALL_ANSWER}
+    answer = endpoint.chat(**{**greedy, **question.request, **body})
     return answer["choices"][0], answer["usage"]
 
 
