@@ -135,6 +135,8 @@ class Chat:
             return JSONResponse(await sse.unless_gone(answer.whole(), request.receive))
         except sse.ClientGoneError:
             return Response(status_code=GONE)
+        except Error as error:
+            raise refusal(error) from None
         finally:
             answer.cancel()
 
