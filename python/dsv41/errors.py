@@ -14,6 +14,8 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 
+INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
+
 
 class Error(Exception):
     """A failure that a person can act on; `cli` turns it into a message and an exit status."""

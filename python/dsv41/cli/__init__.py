@@ -12,9 +12,7 @@ import sys
 
 from dsv41.cli.parser import parse_arguments
 from dsv41.cli.talk import Talk
-from dsv41.errors import Error
-
-INTERRUPTED = 130
+from dsv41.errors import INTERRUPTED, Error
 
 
 def main(arguments: list[str] | None = None) -> int:

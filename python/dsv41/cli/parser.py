@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,7 +43,7 @@ def _build() -> argparse.ArgumentParser:
 def _verb(
     verbs: Any, name: str, function: str, *, effect: str, says: str
 ) -> argparse.ArgumentParser:
-    """A command; `function` is its name in `dsv41.cli.verbs`, imported when it is called."""
+    """A command; `function` names a module of `dsv41.cli` and a function in it."""
     text = f"{says} [{effect}]"
     parser: argparse.ArgumentParser = verbs.add_parser(
         name, help=text, description=text, allow_abbrev=False
@@ -53,10 +54,11 @@ def _verb(
 
 
 def _late(function: str) -> Callable[..., int]:
-    def call(*arguments: Any) -> int:
-        from dsv41.cli import service, verbs  # noqa: PLC0415 - `rank exec` must start fast
+    module, name = function.split(".")
 
-        found: Callable[..., int] = getattr(verbs, function, None) or getattr(service, function)
+    def call(*arguments: Any) -> int:
+        # imported when called: `rank exec` must start fast
+        found: Callable[..., int] = getattr(import_module(f"dsv41.cli.{module}"), name)
         return found(*arguments)
 
     return call
@@ -81,8 +83,8 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_service_verbs(verbs: Any) -> None:
-    serve = _verb(verbs, "serve", "serve", effect="changes hosts", says="Start the service.")
-    plan = _verb(verbs, "plan", "plan", effect="offline", says="Print what would run.")
+    serve = _verb(verbs, "serve", "serve.serve", effect="changes hosts", says="Start the service.")
+    plan = _verb(verbs, "plan", "verbs.plan", effect="offline", says="Print what would run.")
     for parser in (serve, plan):
         _add_profile(parser)
         _add_key(parser)
@@ -90,9 +92,11 @@ def _add_service_verbs(verbs: Any) -> None:
     serve.add_argument("--detach", action="store_true", help="return when the service is ready")
     serve.add_argument("--dry-run", action="store_true", help="print the steps and do nothing")
     plan.add_argument("--why", action="store_true", help="print every knob with its reason")
-    stop = _verb(verbs, "stop", "stop", effect="stops serving", says="Stop the service.")
-    status = _verb(verbs, "status", "status", effect="reads hosts", says="One line a rank.")
-    logs = _verb(verbs, "logs", "logs", effect="reads hosts", says="Print the logs of the ranks.")
+    stop = _verb(verbs, "stop", "service.stop", effect="stops serving", says="Stop the service.")
+    status = _verb(verbs, "status", "service.status", effect="reads hosts", says="One line a rank.")
+    logs = _verb(
+        verbs, "logs", "service.logs", effect="reads hosts", says="Print the logs of the ranks."
+    )
     for parser in (stop, status, logs):
         parser.add_argument(
             "--profile", default="local", choices=["local"], help="the profile served"
@@ -103,7 +107,11 @@ def _add_service_verbs(verbs: Any) -> None:
     logs.add_argument("--lines", type=int, default=50, metavar="N", help="lines a rank, default 50")
     logs.add_argument("--follow", action="store_true", help="go on until interrupted")
     smoke = _verb(
-        verbs, "smoke", "smoke", effect="reads hosts", says="Ask questions with known answers."
+        verbs,
+        "smoke",
+        "service.smoke",
+        effect="reads hosts",
+        says="Ask questions with known answers.",
     )
     smoke.add_argument(
         "--url", default="http://127.0.0.1:8888/v1", metavar="U", help="default %(default)s"
@@ -115,7 +123,7 @@ def _add_service_verbs(verbs: Any) -> None:
 
 def _add_data_verbs(verbs: Any) -> None:
     pack = _verb(
-        verbs, "pack", "pack", effect="changes hosts", says="Pack each rank's Engram rows."
+        verbs, "pack", "verbs.pack", effect="changes hosts", says="Pack each rank's Engram rows."
     )
     _add_profile(pack)
     pack.add_argument("--dry-run", action="store_true", help="print the files and write nothing")
@@ -124,15 +132,15 @@ def _add_data_verbs(verbs: Any) -> None:
     )
     row_verbs = rows.add_subparsers(title="commands", metavar="COMMAND", required=True)
     verify = _verb(
-        row_verbs, "verify", "rows_verify", effect="reads hosts", says="Check every byte."
+        row_verbs, "verify", "verbs.rows_verify", effect="reads hosts", says="Check every byte."
     )
     inspect = _verb(
-        row_verbs, "inspect", "rows_inspect", effect="reads hosts", says="Print a header."
+        row_verbs, "inspect", "verbs.rows_inspect", effect="reads hosts", says="Print a header."
     )
     verify.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("file", type=Path, metavar="FILE")
     explain = _verb(
-        verbs, "explain", "explain", effect="offline", says="Tell more about an error code."
+        verbs, "explain", "verbs.explain", effect="offline", says="Tell more about an error code."
     )
     explain.add_argument("code", metavar="CODE", help="for example D063; `all` lists them")
 
@@ -141,11 +149,15 @@ def _add_inner_verbs(verbs: Any) -> None:
     rank = verbs.add_parser("rank", help="what ssh, systemd and serve call [changes hosts]")
     inner = rank.add_subparsers(title="commands", metavar="COMMAND", required=True)
     execute = _verb(
-        inner, "exec", "rank_exec", effect="changes hosts", says="Run one rank of a Plan."
+        inner, "exec", "verbs.rank_exec", effect="changes hosts", says="Run one rank of a Plan."
     )
     execute.add_argument("--rank", type=int, required=True, metavar="N")
     supervise = _verb(
-        inner, "supervise", "supervise", effect="changes hosts", says="Run all ranks of a Plan."
+        inner,
+        "supervise",
+        "verbs.supervise",
+        effect="changes hosts",
+        says="Run all ranks of a Plan.",
     )
     supervise.add_argument("--lock-fd", type=int, required=True, metavar="FD")
     for parser in (execute, supervise):

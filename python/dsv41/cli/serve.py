@@ -1,0 +1,113 @@
+"""`dsv41 serve`: start the service, wait until it answers, follow its log."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+
+from dsv41 import host, run
+from dsv41.api import Endpoint
+from dsv41.cli import verbs
+from dsv41.cli.service import follow, show_logs
+from dsv41.cli.talk import Talk
+from dsv41.errors import INTERRUPTED, EngineFailed
+from dsv41.plan import Plan
+
+START_SECONDS = 120.0  # a cold start reads torch and the tables from disk once a rank
+USUAL_START = "usually 5 to 15 s"
+POLL = 0.1  # seconds between two looks at /ready
+
+
+def serve(args: Namespace, talk: Talk) -> int:
+    """Start the service, wait until it answers, then follow its log (or return, with --detach).
+
+    From the moment the ranks start, Ctrl-C leaves them running and a TERM stops them.
+    """
+    if args.dry_run:
+        verbs.show_steps(verbs.make_plan(args)[1], talk)
+        return 0
+    chosen, plan = verbs.make_plan(args, master_port=host.free_port("127.0.0.1", 20000))
+    state = run.RunDir.of(plan.state_dir)
+    verbs.load_local_engine()
+    _check_before_start(args, state, plan)
+    verbs.prepare_state(args.state_dir.absolute(), chosen, talk)
+    interrupted = INTERRUPTED  # until it is ready, Ctrl-C cuts the command short
+    try:
+        with host.term_raises():
+            _bring_up(args, state, plan, talk)
+            interrupted = 0
+            return 0 if args.detach else _attach(state, plan, talk)
+    except KeyboardInterrupt:
+        talk.say(f"detached; the service goes on at {plan.url}")
+        talk.say(f"stop it with: {_stop_command(plan)}")
+        return interrupted
+    except host.Terminated:
+        talk.say(f"service {run.stop_service(plan.state_dir)}")
+        return 0
+
+
+def _check_before_start(args: Namespace, state: run.RunDir, plan: Plan) -> None:
+    """Whatever can be refused is refused before anything is made or started."""
+    from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
+
+    if args.api_key_file is not None:
+        keys.read_keys(args.api_key_file)
+    host.make_folder(state.path)
+    run.refuse_second(state, plan)
+    host.refuse_taken_port("127.0.0.1", args.port)
+
+
+def _bring_up(args: Namespace, state: run.RunDir, plan: Plan, talk: Talk) -> None:
+    """Start the ranks, wait for /ready and say so."""
+    started = time.monotonic()
+    process = run.start_service(plan)
+    with talk.waiting(f"starting {len(plan.ranks)} ranks of {plan.profile}, {USUAL_START}"):
+        _wait_ready(state, plan, talk)
+    seconds = round(time.monotonic() - started, 2)
+    talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}")
+    talk.say(f"stop it with: {_stop_command(plan)}")
+    if args.json:
+        talk.document(
+            "serve",
+            status="ready",
+            url=plan.url,
+            pid=process.pid,
+            digest=plan.digest,
+            seconds=seconds,
+            state_dir=plan.state_dir,
+        )
+    else:
+        talk.put(f"ready {plan.url}")
+
+
+def _wait_ready(state: run.RunDir, plan: Plan, talk: Talk) -> None:
+    """Return when /ready answers 200; EngineFailed with the ends of the logs otherwise."""
+    endpoint = Endpoint(url=plan.url, timeout=5)
+
+    def ready() -> bool:
+        run.require_alive(state)
+        return endpoint.status("/ready") == 200
+
+    try:
+        in_time = host.wait_until(ready, seconds=START_SECONDS, every=POLL)
+    except EngineFailed:
+        show_logs(state, plan, talk, lines=8)
+        raise
+    if not in_time:
+        show_logs(state, plan, talk, lines=8)
+        run.stop_service(plan.state_dir)
+        raise EngineFailed(
+            "D066", f"The service was not ready within {START_SECONDS:.0f} s; it was stopped."
+        )
+
+
+def _attach(state: run.RunDir, plan: Plan, talk: Talk) -> int:
+    """Follow the logs until the service ends; its exit status."""
+    follow(state, talk, [None, *range(len(plan.ranks))])
+    ended = state.ended()
+    talk.say(f"the service has ended: {ended.get('says', 'its supervisor was killed')}")
+    return int(ended.get("exit", EngineFailed.exit_status))
+
+
+def _stop_command(plan: Plan) -> str:
+    return f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}"
