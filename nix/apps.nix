@@ -17,9 +17,10 @@ in
 
   default = app "dsv41-next" "Say which commands to run next" ''
     cat <<'EOF'
-    nix run .#serve-local                        serve the tiny model on http://127.0.0.1:8888
+    nix run .#serve-local                                   serve the tiny model on port 8888
     nix run .#dsv41 -- smoke --url http://127.0.0.1:8888    check its answers
-    nix run .#dsv41 -- --help                    see all commands
+    nix run .#dsv41 -- stop --profile local                 stop it
+    nix run .#dsv41 -- --help                               see all commands
     EOF
   '';
 }
