@@ -20,7 +20,7 @@ from dsv41.local.tokenizer_files import packed_tokenizer
 Ids = npt.NDArray[np.intp]
 Choice = Callable[[Ids], int]
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "description": "Where."},
@@ -325,6 +325,15 @@ def test_parameters_that_no_markup_can_say(parameters: Any, match: str) -> None:
     tools = [{"name": "f", "parameters": parameters or [1]}]
     with pytest.raises(ValueError, match=match):
         calls_grammar(tools, several=False)
+
+
+def test_many_tools(grammars: Grammars) -> None:
+    """As many as a coding agent declares: 131 were seen."""
+    parameters = {**WEATHER, "properties": {**WEATHER["properties"], "more": {}}}
+    tools = [{"function": {"name": f"tool_{n}", "parameters": parameters}} for n in range(131)]
+    need = Need(kind="tool_call_required", schema=json.dumps(tools), several=True)
+    tokens = answer(grammars.constraint(need, max_tokens=1000), noise(2))
+    assert says(grammars, tokens).startswith('<｜DSML｜ invoke name="tool_')
 
 
 def test_position() -> None:

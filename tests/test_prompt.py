@@ -303,6 +303,20 @@ def test_tool_call(prompts: Prompts, tokenizer: Tokenizer, choice: str) -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris", "days": 2}
 
 
+def test_one_call_only(prompts: Prompts, tokenizer: Tokenizer) -> None:
+    """Without parallel calls the second one is not given out, and the answer is complete."""
+    text = "\n\n<｜DSML｜ calls>\n" + CALL.replace("</｜DSML｜ calls>", "") + CALL
+    both = Answer(prompts, asked(prompts, tools=[WEATHER]), ids_of(tokenizer, text))
+    assert len(both.end()["message"]["tool_calls"]) == 2
+    body = {"tools": [WEATHER], "parallel_tool_calls": False}
+    one = Answer(prompts, asked(prompts, **body), ids_of(tokenizer, text))
+    assert one.parser.finished
+    choice = one.end()
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris", "days": 2}
+
+
 def test_truncated_tool_call(prompts: Prompts, tokenizer: Tokenizer) -> None:
     prompt = asked(prompts, tools=[WEATHER], tool_choice="required")
     whole = Answer(prompts, prompt, ids_of(tokenizer, CALL.split("ris</", maxsplit=1)[0])).end(
