@@ -25,8 +25,10 @@ from dsv41.finding import Finding, ranked, worst
 
 __all__ = [
     "CHECKPOINT_BYTES",
+    "JUDGED",
     "LIMITS",
     "PATTERNS",
+    "STAGES",
     "Diagnosis",
     "Expect",
     "GpuRow",
@@ -39,6 +41,18 @@ __all__ = [
     "read_gpu_rows",
     "read_samples",
 ]
+
+# what is judged besides the known failures: code -> what, and the user reports that it answers
+JUDGED = {
+    "D300": ("how far the boot came", ("P32", "P33")),
+    "D302": ("requested against effective limits", ("P05",)),
+    "D303": ("limits asked for against those of the profile", ()),
+    "D338": ("rings only", ("P22",)),
+    "D340": ("wedged, busy, idle or serving", ("P72",)),
+    "D341": ("samples that stand still at the end", ("P72",)),
+    "D342": ("lines that are no samples", ()),
+    "D343": ("low-power state in nvidia-smi rows", ("P73",)),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +102,7 @@ def judge_log(text: str, expect: Expect, *, rank: int | None = None) -> Diagnosi
     matches = tuple(match(lines, PATTERNS, engine=engine))
     findings = (
         *_known(matches, came),
+        *judge_power(read_gpu_rows(text), code="D343"),
         *judge_ring(lines, expect, ready=came.ready),
         *judge_limits(limits, expect),
         *_stage(lines, came, matches, expect),
@@ -146,6 +161,3 @@ def _stage(
         f"{came.stage.waits}.",
         fix="if it stays there: diagnose the logs of the other ranks",
     )
-
-
-__all__ += ["STAGES", "judge_limits"]

@@ -27,6 +27,7 @@ class Expect:
         context: tokens of one request, prompt and answer (context_length, max_model_len).
         draft_window: tokens drafted a step (DSpark block size; 5).
         page_tokens: the pool is rounded down to whole pages (SGLang 256).
+        revision: commit of the checkpoint that the profile was made with.
         partition: how the Engram rows are cut (dsv41.geometry.PARTITIONS).
         image: name of the engine image; with `image_digest` (sha256:...) its exact bytes.
         engine_bytes: memory that the plan gives to a rank, all items of its ledger.
@@ -45,6 +46,7 @@ class Expect:
     context: int | None = None
     draft_window: int | None = None
     page_tokens: int = 256
+    revision: str | None = None
     partition: str = DEFAULT_PARTITION
     image: str | None = None
     image_digest: str | None = None

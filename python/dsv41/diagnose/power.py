@@ -18,6 +18,9 @@ BUSY_PERCENT = 90.0
 CLAMPED_MHZ = 1000.0
 CLAMPED_WATT = 35.0
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
+_FIELD = re.compile(
+    r"\s*(?:-?\d{1,9}(?:\.\d{1,9})?(?: ?[%a-zA-Z]{1,4})?|\[?N/A\]?|\[Not Supported\])\s*$"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +57,7 @@ def read_gpu_rows(text: str) -> tuple[GpuRow, ...]:
     rows = []
     for line in text.splitlines():
         fields = line.split(",")
-        if len(fields) < 7 or "utilization" in fields[1]:
+        if len(fields) < 7 or not all(map(_FIELD.match, fields[-6:])):
             continue
         name = ",".join(fields[:-6]).strip()
         values = [_value(field) for field in fields[-6:]]

@@ -1,0 +1,80 @@
+"""The packed Engram rows of each node's rank: there, plain, of this cut (reports P39, P40)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dsv41.doctor.check import Case, NodeCheck, Verdict
+from dsv41.doctor.readings import listing
+from dsv41.geometry import REAL_ENGRAM, partition
+from dsv41.rows import file_name
+
+PAGE, ROWS_PER_PAGE = 4096, 15  # csrc/include/dsv41_rows/row_store.hpp
+_NAME = re.compile(r"engram-l(\d{1,3})-r(\d{1,3})of(\d{1,3})-([a-z-]{1,40})\.rows$")
+
+
+def sizes(case: Case) -> dict[str, int]:
+    """The row files that a rank needs, by name, with their bytes."""
+    expect = case.expect
+    cuts = [
+        partition(expect.partition, engram=REAL_ENGRAM, layer_id=layer, tp=expect.tp)
+        for layer in REAL_ENGRAM.layer_ids
+    ]
+    return {
+        file_name(layer=cut.layer_id, rank=case.rank, tp=expect.tp, partition=expect.partition): (
+            1 + -(-cut.local_rows(case.rank) // ROWS_PER_PAGE)
+        )
+        * PAGE
+        for cut in cuts
+    }
+
+
+def there(case: Case) -> Iterator[Verdict]:
+    """Every Engram layer's file of this rank is there, whole and a plain file."""
+    found, needed = listing(case, "rows"), sizes(case)
+    pack = f"dsv41 pack --profile {case.expect.profile} for rank {case.rank} (about 10 min)"
+    missing = [name for name in needed if name not in found]
+    if missing:
+        others = sorted(name for name in found if _NAME.search(name))
+        instead = f"; there are {', '.join(others[:2])}" if others else ""
+        says = f"Rows of rank {case.rank} are not packed: {', '.join(missing)}{instead}."
+        yield Verdict(level="fail", says=says, fix=pack)
+    for name in sorted(needed.keys() & found.keys()):
+        entry = found[name]
+        if entry.kind != "file" or not entry.size:
+            says = f"{name} is {entry.kind} of {entry.size} bytes."
+            yield Verdict(level="fail", says=says, fix=pack)
+        elif entry.size != needed[name]:
+            says = f"{name} has {entry.size:,} bytes; one of this cut has {needed[name]:,}."
+            yield Verdict(level="info", says=says, fix=f"dsv41 rows verify {name}")
+        else:
+            yield Verdict(level="ok", says=f"{name} is there.")
+
+
+def leftovers(case: Case) -> Iterator[Verdict]:
+    """Row files that this rank does not read: of other cuts, or unfinished."""
+    found, needed = listing(case, "rows"), sizes(case)
+    extra = sorted(name for name in found if name not in needed and name.startswith("engram-"))
+    if extra:
+        size = sum(found[name].size for name in extra)
+        says = f"{len(extra)} files of other cuts take {size:,} bytes: {', '.join(extra[:2])}."
+        yield Verdict(level="info", says=says, fix="remove them when no other profile needs them")
+
+
+CHECKS = (
+    NodeCheck(
+        code="D253",
+        name="packed rows of the rank",
+        probes=("rows",),
+        judge=there,
+        reports=("P39", "P40"),
+        required=True,
+    ),
+    NodeCheck(
+        code="D254",
+        name="row files of other cuts",
+        probes=("rows",),
+        judge=leftovers,
+    ),
+)
