@@ -13,7 +13,6 @@ from dsv41.local import serving
 from dsv41.local.assembly import Parts, Peers, assemble
 from dsv41.local.comm import Alone
 from dsv41.local.engine import Engine
-from dsv41.local.keys import read_keys
 from dsv41.local.server import create_app
 from dsv41.local.settings import Settings
 
@@ -23,15 +22,20 @@ if TYPE_CHECKING:
 
     from dsv41.local.assembly import Assembled
     from dsv41.local.comm import Comm
+    from dsv41.local.keys import Keys
     from dsv41.local.stopping import StopSignals
 
 log = logging.getLogger("dsv41")
 
 
-def run(options: argparse.Namespace, signals: StopSignals) -> int:
-    """Load, join, then serve or follow; give the exit status."""
-    keys = read_keys(options.api_key_file) if options.api_key_file else None
-    listener = serving.bind(options.serve) if options.serve else None
+def run(
+    options: argparse.Namespace,
+    signals: StopSignals,
+    *,
+    listener: socket.socket | None,
+    keys: Keys | None,
+) -> int:
+    """Load, join, then serve at `listener` or follow; give the exit status."""
     torch.set_num_threads(1)
     shard = Shard(rank=options.rank, tp=options.world)
     parts = Parts(

@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from dsv41.errors import Error, UsageError
 from dsv41.geometry import PARTITIONS
+from dsv41.local.keys import read_keys
 from dsv41.local.stopping import StopSignals, die_with_parent
 
 if TYPE_CHECKING:
@@ -71,6 +73,33 @@ def _check(parser: _Parser, options: argparse.Namespace) -> None:
         parser.error("rank 0 needs --serve HOST:PORT")
 
 
+def bind(address: str) -> socket.socket:
+    """Take HOST:PORT without listening yet: connections are refused until the server is ready.
+
+    UsageError D058 when it is no such address or is taken.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            "D058",
+            f"{address!r} is no HOST:PORT to serve at.",
+            fix="give --serve with an address and a port, as in 127.0.0.1:8888",
+        )
+    host = host.strip("[]")
+    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((host, int(port)))
+    except OSError as error:
+        taken.close()
+        raise UsageError(
+            "D058",
+            f"{address} cannot be served at: {error.strerror}.",
+            fix="stop what listens there, or choose another port with --port",
+        ) from error
+    return taken
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the rank of a command line; give the exit status."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rank ?: %(message)s")
@@ -82,10 +111,12 @@ def main(argv: Sequence[str]) -> int:
         signals = StopSignals(say=log.info)
         if options.die_with_parent:
             die_with_parent()
-        # torch takes two seconds: wrong flags and early signals are dealt with before it
+        keys = read_keys(options.api_key_file) if options.api_key_file else None
+        listener = bind(options.serve) if options.serve else None
+        # torch takes two seconds to import: what is wrong already is said before it
         from dsv41.local.process import run  # noqa: PLC0415
 
-        return run(options, signals)
+        return run(options, signals, listener=listener, keys=keys)
     except Error as error:
         fix = f" Fix: {error.fix}" if error.fix else ""
         log.error("%s %s%s", error.code, error.says, fix)  # noqa: TRY400 - people read it

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import socket
 import time
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from dsv41.errors import UsageError
-
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
     from threading import Event
 
@@ -39,33 +37,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def bind(address: str) -> socket.socket:
-    """Take HOST:PORT without listening yet: connections are refused until the server is ready.
-
-    UsageError D058 when it is no such address or is taken.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(
-            "D058",
-            f"{address!r} is no HOST:PORT to serve at.",
-            fix="give --serve with an address and a port, as in 127.0.0.1:8888",
-        )
-    host = host.strip("[]")
-    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        taken.bind((host, int(port)))
-    except OSError as error:
-        taken.close()
-        raise UsageError(
-            "D058",
-            f"{address} cannot be served at: {error.strerror}.",
-            fix="stop what listens there, or choose another port with --port",
-        ) from error
-    return taken
 
 
 async def serve(
