@@ -13,23 +13,29 @@ if TYPE_CHECKING:
 
 
 class Detokenizer:
-    """Spells ids; the bytes of ids that do not exist are empty."""
+    """Spells ids; those that do not exist are spelled as nothing."""
 
     def __init__(self, tokenizer: str) -> None:
         """Read `tokenizer`, the text of a tokenizer.json with a byte-level vocabulary."""
         table = json.loads(tokenizer)
-        byte_of = _bytes_by_character()
+        self._pieces: dict[int, str] = {token: p for p, token in table["model"]["vocab"].items()}
+        self._byte_of = _bytes_by_character()
+        # filled as ids come up: to spell all 129,280 at once takes a second
         self._bytes: dict[int, bytes] = {
-            token: bytes(byte_of[character] for character in piece)
-            for piece, token in table["model"]["vocab"].items()
-            if all(character in byte_of for character in piece)
+            added["id"]: added["content"].encode() for added in table["added_tokens"]
         }
-        self._bytes |= {added["id"]: added["content"].encode() for added in table["added_tokens"]}
 
     def __call__(self, tokens: Iterable[int]) -> str:
         """Spell tokens, special ones as they are written; a cut character becomes U+FFFD."""
-        spelled = b"".join(self._bytes.get(token, b"") for token in tokens)
-        return spelled.decode(errors="replace")
+        return b"".join(map(self._spell, tokens)).decode(errors="replace")
+
+    def _spell(self, token: int) -> bytes:
+        spelled = self._bytes.get(token)
+        if spelled is None:
+            piece = self._pieces.get(token, "")
+            spelled = bytes(self._byte_of[character] for character in piece)
+            self._bytes[token] = spelled
+        return spelled
 
 
 def _bytes_by_character() -> dict[str, int]:
