@@ -1,15 +1,17 @@
 """The table of switches: names, defaults, what a bad value does."""
 
 import pytest
+
 from dsv41 import switches
 from dsv41.errors import UsageError, explanations
 from dsv41.guards.effort import budget
 from dsv41.guards.loop import LoopConfig
-from dsv41.switches import SWITCHES, read, render
+from dsv41.switches import SWITCHES, read, read_word, render
 
 
 def test_upstream_names_and_defaults() -> None:
-    assert {switch.env: switch.default for switch in SWITCHES.values()} == {
+    shared = [switch for switch in SWITCHES.values() if "local" in switch.engines]
+    assert {switch.env: switch.default for switch in shared} == {
         "DSV41_MAX_NEW_TOKENS": 32768,
         "DSV41_LOOP_ABORT": 1,
         "DSV41_LOOP_NGRAM": 32,
@@ -74,14 +76,33 @@ def test_unknown_switch() -> None:
 
 
 def test_render_and_read_agree() -> None:
-    values = {name: switch.default for name, switch in SWITCHES.items()}
+    values = {n: switch.default for n, switch in SWITCHES.items() if switch.kind != "word"}
     environ = render(values)
-    assert {name: read(environ, name) for name in SWITCHES} == values
+    assert {name: read(environ, name) for name in values} == values
     assert render({"reasoning_effort": "max", "loop_abort": False}) == {
         "DSV41_LOOP_ABORT": "0",
         "SGLANG_DSV41_REASONING_EFFORT": "100",
     }
     assert render({}) == {}
+
+
+def test_words_and_paths() -> None:
+    environ = render({"engram_dir": "/engram", "engram_partition": "strided"})
+    assert environ == {"DSV41_PACKED_DIR": "/engram", "DSV41_ENGRAM_PARTITION": "strided"}
+    assert read_word(environ, "engram_dir") == "/engram"
+    assert read_word({}, "engram_partition") == "weighted"
+    assert read_word({}, "api_key_file") == ""
+    for wrong in ("", "two words"):
+        with pytest.raises(UsageError, match="one word"):
+            render({"engram_dir": wrong})
+
+
+def test_the_plugin_is_off_by_default() -> None:
+    on = {"row_stats_seconds", "row_threads", "row_cache_ways"}  # settings of what is on
+    mine = [s for s in SWITCHES.values() if s.engines == ("sglang", "vllm") and s.name not in on]
+    words = {"", "off", "auto", "legal", "weighted"}
+    assert mine
+    assert all(switch.default == 0 or switch.default in words for switch in mine)
 
 
 def test_render_refuses_a_bad_value() -> None:

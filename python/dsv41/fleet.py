@@ -18,6 +18,7 @@ from dsv41.errors import UsageError
 
 TOPOLOGIES = ("triangle", "switch", "ring", "loopback")
 CONTAINERS = ("podman", "docker")
+SPARK_GIB = 121.69  # MemTotal of a DGX Spark; other makers' boards have about 119 (user report P83)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +36,11 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One host of a fleet; its position is its rank."""
+    """One host of a fleet; its position is its rank.
+
+    `memory_gib` is its MemTotal, `reserve_gib` what other programs on it need. `nccl_library` is
+    the host's path of an NCCL that is mounted over the image's own.
+    """
 
     name: str
     ssh: str
@@ -48,6 +53,9 @@ class Node:
     sudo: bool = False
     container: str | None = None
     gid_index: int | None = None
+    nccl_library: str | None = None
+    memory_gib: float = SPARK_GIB
+    reserve_gib: float = 0.0
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -177,6 +185,8 @@ def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
             return tuple(value)
         raise _wrong(where, key, value, "a list of strings")
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+    if kinds == [float] and type(value) is int:
+        return float(value)
     if type(value) in kinds and value != "":
         return value
     raise _wrong(where, key, value, f"a {kinds[0].__name__} that is not empty")
@@ -184,7 +194,7 @@ def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
 
 def _check_words(fleet: Fleet, where: str) -> None:
     containers = [fleet.container, *(n.container for n in fleet.nodes if n.container)]
-    words = [("topology", fleet.topology, TOPOLOGIES[:3])]
+    words: list[tuple[str, str, tuple[str, ...]]] = [("topology", fleet.topology, TOPOLOGIES[:3])]
     words += [("container", container, CONTAINERS) for container in containers]
     for key, value, among in words:
         if value not in among:

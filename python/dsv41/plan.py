@@ -9,25 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dsv41 import __version__
-from dsv41.engines import Launch, renderer
+from dsv41 import __version__, budget
+from dsv41.budget import Item, gate
+from dsv41.engines import Launch, checks, renderer, wiring
+from dsv41.engines.trees import tree
 from dsv41.errors import UsageError
+from dsv41.finding import Finding
 from dsv41.fleet import Fleet
 from dsv41.profile import Profile
+from dsv41.steps import Step, steps_of
+
+__all__ = ["Item", "Plan", "Rank", "Step", "fingerprint", "parse", "plan"]
 
 SCHEMA = "dsv41.plan/1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
-    """One line of a rank's memory ledger, in bytes."""
-
-    item: str
-    bytes: int
-    why: str
+TABLES = ("sps_table", "sts_table")
+LOCAL = "local"
+# fields that a Plan without such content does not carry
+_OPTIONAL = ("budget", "notes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,18 +48,11 @@ class Rank:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One command of a Plan and what it does to the node: offline, reads hosts, changes hosts."""
-
-    id: str
-    node: str
-    effect: str
-    command: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Everything that will run, on every node, in order."""
+    """Everything that will run, on every node, in order.
+
+    `budget` is the verdict on the fullest node: verdict, node, memory and free bytes, pool tokens.
+    """
 
     profile: str
     engine: str
@@ -68,32 +62,53 @@ class Plan:
     ranks: tuple[Rank, ...]
     steps: tuple[Step, ...]
     omitted: tuple[Mapping[str, str], ...]
+    budget: Mapping[str, Any] | None = None
+    notes: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON without the digest itself."""
-        return "sha256:" + hashlib.sha256(_canonical(asdict(self)).encode()).hexdigest()
+        return "sha256:" + hashlib.sha256(canonical(self._content()).encode()).hexdigest()
 
     def to_json(self) -> str:
         """The canonical document: sorted keys, no spaces, one newline at the end."""
-        return _canonical({"schema": SCHEMA, "digest": self.digest, **asdict(self)}) + "\n"
+        return canonical({"schema": SCHEMA, "digest": self.digest, **self._content()}) + "\n"
+
+    def _content(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if v or k not in _OPTIONAL}
 
 
-def plan(profile: Profile, fleet: Fleet, pins: Mapping[str, str]) -> Plan:
+def plan(
+    profile: Profile,
+    fleet: Fleet,
+    pins: Mapping[str, str],
+    *,
+    tables: Mapping[str, str] | None = None,
+) -> Plan:
     """The Plan of a profile on a fleet.
 
-    `pins` maps a profile's name to the digest of its image; a profile that is not there
-    gets null, which `serve` refuses for engines that run in a container.
+    `pins` maps a profile's name to its image; a profile that is not there gets null, which `serve`
+    refuses for engines that run in a container. `tables` has the digests of the tables that the
+    fleet names. Raises UsageError D096 and D103 to D105 for what does not go together, D108 for a
+    table without a digest, Unsafe D106 for what is never served and D120 for what does not fit.
     """
     if len(fleet.nodes) != profile["tp"]:
         raise UsageError(
             "D096",
-            f"Profile {profile.name} has {profile['tp']} ranks; the fleet has {len(fleet.nodes)} nodes.",
+            f"Profile {profile.name} has {profile['tp']} ranks; the fleet has {len(fleet.nodes)} "
+            "nodes.",
             fix="give the fleet one node per rank",
         )
-    render = renderer(profile.engine)
+    notes = _checked(profile, fleet)
+    digests = _digests(fleet, tables or {})
     image = pins.get(profile.name)
-    launches = [render(profile, fleet, rank) for rank in range(len(fleet.nodes))]
+    ledgers = [budget.ledger(profile, node) for node in fleet.nodes]
+    verdict = gate.verdict(profile, fleet, ledgers)
+    render = renderer(profile.engine)
+    launches = [
+        _with_cache(render(profile, fleet, rank), fleet, image=image)
+        for rank in range(len(fleet.nodes))
+    ]
     ranks = tuple(
         Rank(
             rank=rank,
@@ -104,48 +119,108 @@ def plan(profile: Profile, fleet: Fleet, pins: Mapping[str, str]) -> Plan:
             env=dict(launch.env),
             mounts=launch.mounts,
             options=launch.options,
-            ledger=(),
-            fingerprint=fingerprint(profile, launch, image=image),
+            ledger=found.items if found else (),
+            fingerprint=fingerprint(profile, launch, image=image, tables=digests),
         )
-        for rank, (node, launch) in enumerate(zip(fleet.nodes, launches, strict=True))
+        for rank, (node, launch, found) in enumerate(
+            zip(fleet.nodes, launches, ledgers, strict=True)
+        )
     )
     return Plan(
         profile=profile.name,
         engine=profile.engine,
-        url=f"http://{fleet.api_host}:{fleet.api_port}/v1",
+        url=_url(fleet),
         state_dir=fleet.state_dir,
         api_key_file=fleet.api_key_file,
         ranks=ranks,
-        steps=_steps(profile, fleet),
+        steps=steps_of(profile, fleet, image=image),
         omitted=tuple(
-            {"knob": name, "reason": knob.why} for name, knob in sorted(profile.knobs.items()) if knob.omitted
+            {"knob": name, "reason": knob.why}
+            for name, knob in sorted(profile.knobs.items())
+            if knob.omitted
         ),
+        budget=verdict,
+        notes=tuple(note.document() for note in (*notes, *gate.notes(verdict))),
     )
 
 
-def fingerprint(profile: Profile, launch: Launch, *, image: str | None) -> str:
-    """What must be equal on all ranks: version, image, profile, command and environment.
+def _checked(profile: Profile, fleet: Fleet) -> tuple[Finding, ...]:
+    """Refuse what does not go together; give what deserves a word."""
+    if (profile.engine == LOCAL) != (fleet.topology == "loopback"):
+        raise UsageError(
+            "D105",
+            f"Profile {profile.name} of engine {profile.engine} does not run on a fleet of "
+            f"topology {fleet.topology}.",
+            fix="profile local runs on this machine, without --fleet; all others need one",
+        )
+    if profile.engine == LOCAL:
+        return ()
+    build = tree(profile.tree, engine=profile.engine, where=profile.where)
+    checks.capabilities(profile, build)
+    checks.refused(profile)
+    checks.contradictions(profile)
+    wiring.check(profile, fleet)
+    return wiring.advice(profile, fleet, build)
 
-    Flags that a rank has for itself (`Launch.own_flags`) do not count.
+
+def _digests(fleet: Fleet, given: Mapping[str, str]) -> dict[str, str]:
+    named = [key for key in TABLES if getattr(fleet, key)]
+    for key in named:
+        if key not in given:
+            raise UsageError(
+                "D108",
+                f"The fleet names {key} {getattr(fleet, key)}, and its digest is not known.",
+                fix="make the Plan where the file lies",
+            )
+    return {key: given[key] for key in named}
+
+
+def _with_cache(launch: Launch, fleet: Fleet, *, image: str | None) -> Launch:
+    """The launch with its cache folder: one a combination of image and engine environment."""
+    if launch.cache is None:
+        return launch
+    shared = {k: v for k, v in launch.env.items() if k not in launch.own_flags}
+    key = hashlib.sha256(canonical({"image": image, "env": shared}).encode()).hexdigest()[:16]
+    return replace(launch, mounts=(*launch.mounts, f"{fleet.cache_dir}/{key}:{launch.cache}"))
+
+
+def _url(fleet: Fleet) -> str:
+    everywhere = fleet.api_host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    host = fleet.nodes[0].address if everywhere else fleet.api_host
+    return f"http://{host}:{fleet.api_port}/v1"
+
+
+def fingerprint(
+    profile: Profile,
+    launch: Launch,
+    *,
+    image: str | None,
+    tables: Mapping[str, str] | None = None,
+) -> str:
+    """What must be equal on all ranks: version, image, profile, tables, command and environment.
+
+    Flags that a rank has for itself (`Launch.own_flags`, `own_switches`) do not count.
     """
     shared = {
         "version": __version__,
         "image": image,
         "profile": {name: knob.value for name, knob in profile.knobs.items()},
-        "argv": _without(launch.argv, launch.own_flags),
+        "argv": _without(launch),
         "env": {k: v for k, v in launch.env.items() if k not in launch.own_flags},
     }
-    return hashlib.sha256(_canonical(shared).encode()).hexdigest()[:16]
+    if tables:
+        shared["tables"] = dict(tables)
+    return hashlib.sha256(canonical(shared).encode()).hexdigest()[:16]
 
 
 def parse(text: str, *, where: str) -> Plan:
-    """A Plan from its JSON; refuses another schema (D097) and a digest that does not match (D098)."""
+    """A Plan from its JSON; refuses another schema (D097) and a digest that is wrong (D098)."""
     try:
-        data: dict[str, Any] = json.loads(text)
-        if data.pop("schema") != SCHEMA:
-            raise KeyError("schema")
+        data = _of_schema(json.loads(text))
         digest = data.pop("digest")
-        ranks = [Rank(**_tuples(r, ledger=tuple(Item(**i) for i in r["ledger"]))) for r in data["ranks"]]
+        ranks = [
+            Rank(**_tuples(r, ledger=tuple(Item(**i) for i in r["ledger"]))) for r in data["ranks"]
+        ]
         steps = [Step(**_tuples(s)) for s in data["steps"]]
         found = Plan(**_tuples(data, ranks=tuple(ranks), steps=tuple(steps)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -153,10 +228,17 @@ def parse(text: str, *, where: str) -> Plan:
     if found.digest != digest:
         raise UsageError(
             "D098",
-            f"{where} was changed after it was made: its digest is {found.digest}, it says {digest}.",
+            f"{where} was changed after it was made: its digest is {found.digest}, it says "
+            f"{digest}.",
             fix="make the Plan again with dsv41 plan or dsv41 serve",
         )
     return found
+
+
+def _of_schema(data: dict[str, Any]) -> dict[str, Any]:
+    if data.pop("schema") != SCHEMA:
+        raise KeyError("schema")
+    return data
 
 
 def _tuples(data: Mapping[str, Any], **parsed: Any) -> dict[str, Any]:
@@ -164,35 +246,17 @@ def _tuples(data: Mapping[str, Any], **parsed: Any) -> dict[str, Any]:
     return {**plain, **parsed}
 
 
-def _without(argv: tuple[str, ...], own_flags: frozenset[str]) -> list[str]:
+def _without(launch: Launch) -> list[str]:
     kept: list[str] = []
-    words = iter(argv)
+    words = iter(launch.argv)
     for word in words:
-        if word in own_flags:
+        if word in launch.own_flags:
             next(words, None)
-        else:
+        elif word not in launch.own_switches:
             kept.append(word)
     return kept
 
 
-def _steps(profile: Profile, fleet: Fleet) -> tuple[Step, ...]:
-    """Rows first; then workers before the head, which waits for them."""
-    state = fleet.state_dir
-    pack = ("dsv41", "pack", "--profile", profile.name, "--tp", str(profile["tp"]), "--state-dir", state)
-    ranks = [*range(1, len(fleet.nodes)), 0]
-    return (
-        Step(id="pack", node=fleet.nodes[0].name, effect="changes hosts", command=pack),
-        *(
-            Step(
-                id=f"rank-{rank}",
-                node=fleet.nodes[rank].name,
-                effect="changes hosts",
-                command=("dsv41", "rank", "exec", "--plan", fleet.plan_file, "--rank", str(rank)),
-            )
-            for rank in ranks
-        ),
-    )
-
-
-def _canonical(data: object) -> str:
+def canonical(data: object) -> str:
+    """JSON with sorted keys and no spaces."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

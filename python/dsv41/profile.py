@@ -2,7 +2,8 @@
 
 A knob is a table with `value` and `why`, or with `omitted`, the reason why a known knob is
 never rendered. Unknown keys, wrong types and contradictions are errors that name the file,
-the key and what is allowed.
+the key and what is allowed. A profile may extend one that ships with dsv41 and then holds only
+what differs.
 """
 
 from __future__ import annotations
@@ -15,77 +16,36 @@ from pathlib import Path
 from typing import Any
 
 from dsv41.errors import UsageError
+from dsv41.knobs import KNOBS, OFF, REQUIRED, Rule, Value
 
-Value = bool | int | float | str
+__all__ = ["KNOBS", "Knob", "Profile", "Rule", "Value", "load", "names", "parse"]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """What a knob's value may be: a type and either a closed set or an inclusive range."""
-
-    kind: type
-    among: tuple[Value, ...] = ()
-    low: int | None = None
-    high: int | None = None
-
-    def allows(self, value: object) -> bool:
-        """Whether `value` is of the kind (a bool is no int) and within the set or range."""
-        if type(value) is not self.kind:
-            return False
-        if self.among:
-            return value in self.among
-        if self.kind is not int or not isinstance(value, int):
-            return True
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
-
-    def allowed(self) -> str:
-        """The rule in words, for an error message."""
-        if self.among:
-            return "one of " + ", ".join(map(repr, self.among))
-        if self.low is not None:
-            return f"{self.kind.__name__} from {self.low}" + (
-                f" to {self.high}" if self.high is not None else " up"
-            )
-        return self.kind.__name__
-
-
-# The knobs that an engine's renderer understands; a profile names each of its engine's, or omits it with a reason.
-KNOBS: Mapping[str, Mapping[str, Rule]] = {
-    "local": {
-        "tp": Rule(kind=int, low=1, high=8),
-        "layout": Rule(kind=str, among=("legal", "balanced")),
-        "partition": Rule(
-            kind=str, among=("contiguous-rows", "contiguous-columns", "strided", "weighted")
-        ),
-        "row_engine": Rule(kind=str, among=("auto", "pread")),
-        "slots": Rule(kind=int, low=1, high=64),
-        "context": Rule(kind=int, low=256, high=4096),
-        "peer_timeout_seconds": Rule(kind=int, low=1, high=60),
-        "max_new_tokens": Rule(kind=int, low=0),
-        "reasoning_effort": Rule(kind=int, low=1, high=100),
-        "loop_abort": Rule(kind=bool),
-    },
-}
+HEAD = ("name", "engine", "tree", "says")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knob:
-    """One setting: its value and reason, or the reason why it is omitted (`value` is None then)."""
+    """One setting: its value and reason, or the reason why it is omitted (`value` is None then).
+
+    `source` is the file or the flag that the value came from.
+    """
 
     value: Value | None
     why: str
     omitted: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """What to serve, with every knob's reason."""
+    """What to serve, with every knob's reason; `where` names its file in errors."""
 
     name: str
     engine: str
     tree: str
     says: str
     knobs: Mapping[str, Knob]
+    where: str = ""
 
     def __getitem__(self, name: str) -> Value:
         """The value of a knob that is rendered; KeyError for one that is omitted."""
@@ -94,22 +54,36 @@ class Profile:
             raise KeyError(name)
         return value
 
+    def get(self, name: str) -> Value | None:
+        """The value of a knob; None for one that is omitted or that this engine does not know."""
+        knob = self.knobs.get(name)
+        return knob.value if knob else None
+
+    def on(self, name: str) -> bool:
+        """Whether a knob asks for something: it is rendered and not false, 0 or off."""
+        return (self.get(name) or False) not in OFF
+
     def integer(self, name: str) -> int:
         """The value of an integer knob."""
         return int(self[name])
 
     def with_values(self, why: str, **values: Value | None) -> Profile:
-        """A copy in which the given knobs (those not None) have new values, for the reason `why`."""
-        changed = {k: Knob(value=v, why=why) for k, v in values.items() if v is not None}
-        merged = {**self.knobs, **changed}
-        _check_knobs(self.engine, {k: v.value for k, v in changed.items()}, where=why)
-        return replace(self, knobs=merged)
+        """A copy in which the given knobs (those not None) have new values, given by `why`."""
+        given = {k: v for k, v in values.items() if v is not None}
+        _check_knobs(self.engine, given, where=why)
+        changed = {k: _overridden(self.knobs[k], v, why) for k, v in given.items()}
+        return replace(self, knobs={**self.knobs, **changed})
+
+
+def _overridden(old: Knob, value: Value, source: str) -> Knob:
+    before = f"omitted: {old.why}" if old.omitted else f"has {old.value!r}: {old.why}"
+    return Knob(value=value, why=f"{source}; the profile {before}", source=source)
 
 
 def load(name: str) -> Profile:
     """The profile of that name, or the one in the file at ./path.toml.
 
-    Raises UsageError D090 (unknown profile), D091 (not TOML or unreadable), D092 (wrong shape).
+    Raises UsageError D093 (unknown profile), D094 (not TOML or unreadable), D095 (wrong shape).
     """
     if name.endswith(".toml") or "/" in name:
         return parse(_read(Path(name)), where=name)
@@ -127,7 +101,9 @@ def load(name: str) -> Profile:
 def names() -> list[str]:
     """The profiles that ship with dsv41."""
     folder = files("dsv41.profiles")
-    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
 
 
 def parse(text: str, *, where: str) -> Profile:
@@ -136,19 +112,37 @@ def parse(text: str, *, where: str) -> Profile:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError("D094", f"{where} is not TOML: {error}.") from error
-    head = _strings(data, ("name", "engine", "tree", "says"), where=where)
-    if head["engine"] not in KNOBS:
-        raise _wrong(where, "engine", head["engine"], "one of " + ", ".join(KNOBS))
-    tables = data.pop("knobs", {})
-    if data or not isinstance(tables, dict):
-        raise _wrong(where, next(iter(data), "knobs"), "here", "name, engine, tree, says, knobs")
+    base = _base(data, where=where)
+    inherited = {"engine": base.engine, "tree": base.tree, "says": base.says} if base else {}
+    head = _strings({**inherited, **data}, HEAD, where=where)
+    if head["engine"] not in KNOBS or (base and head["engine"] != base.engine):
+        allowed = repr(base.engine) if base else "one of " + ", ".join(KNOBS)
+        raise _wrong(where, "engine", head["engine"], allowed)
+    tables = data.get("knobs", {})
+    unknown = [key for key in data if key not in (*HEAD, "knobs", "extends")]
+    if unknown or not isinstance(tables, dict):
+        found = unknown[0] if unknown else "knobs"
+        raise _wrong(where, found, "here", "name, engine, tree, says, extends, knobs")
     knobs = {key: _knob(key, table, where=where) for key, table in tables.items()}
+    _check_names(head["engine"], knobs, where=where)
     rendered = {k: v.value for k, v in knobs.items() if not v.omitted}
     _check_knobs(head["engine"], rendered, where=where)
+    if base:
+        knobs = {**base.knobs, **knobs}
     missing = KNOBS[head["engine"]].keys() - knobs.keys()
     if missing:
         raise _wrong(where, f"knobs.{min(missing)}", "missing", "a value or omitted = reason")
-    return Profile(**head, knobs=knobs)
+    return Profile(**head, knobs=knobs, where=where)
+
+
+def _base(data: Mapping[str, Any], *, where: str) -> Profile | None:
+    """The shipped profile that a file extends."""
+    name = data.get("extends")
+    if name is None:
+        return None
+    if name not in names() or where == f"profiles/{name}.toml":
+        raise _wrong(where, "extends", name, "one of " + ", ".join(names()))
+    return load(name)
 
 
 def _read(path: Path) -> str:
@@ -159,25 +153,35 @@ def _read(path: Path) -> str:
 
 
 def _wrong(where: str, key: str, found: object, allowed: str) -> UsageError:
-    return UsageError("D095", f"{where}: {key} is {found!r}; allowed: {allowed}.", fix=f"edit {where}")
+    return UsageError(
+        "D095", f"{where}: {key} is {found!r}; allowed: {allowed}.", fix=f"edit {where}"
+    )
 
 
-def _strings(data: dict[str, Any], keys: tuple[str, ...], *, where: str) -> dict[str, str]:
+def _strings(data: Mapping[str, Any], keys: tuple[str, ...], *, where: str) -> dict[str, str]:
     for key in keys:
         if not isinstance(data.get(key), str):
             raise _wrong(where, key, data.get(key), "a string")
-    return {key: data.pop(key) for key in keys}
+    return {key: data[key] for key in keys}
 
 
 def _knob(key: str, table: object, *, where: str) -> Knob:
     if not isinstance(table, dict):
         raise _wrong(where, f"knobs.{key}", table, "a table with value and why, or with omitted")
     match sorted(table):
-        case ["omitted"] if isinstance(table["omitted"], str):
-            return Knob(value=None, why=table["omitted"], omitted=True)
-        case ["value", "why"] if isinstance(table["why"], str):
-            return Knob(value=table["value"], why=table["why"])
+        case ["omitted"] if isinstance(table["omitted"], str) and table["omitted"]:
+            return Knob(value=None, why=table["omitted"], omitted=True, source=where)
+        case ["value", "why"] if isinstance(table["why"], str) and table["why"]:
+            return Knob(value=table["value"], why=table["why"], source=where)
     raise _wrong(where, f"knobs.{key}", sorted(table), "value and why, or omitted")
+
+
+def _check_names(engine: str, knobs: Mapping[str, Knob], *, where: str) -> None:
+    for key, knob in knobs.items():
+        if key not in KNOBS[engine]:
+            raise _wrong(where, f"knobs.{key}", knob.value, ", ".join(KNOBS[engine]))
+        if knob.omitted and key in REQUIRED[engine]:
+            raise _wrong(where, f"knobs.{key}", "omitted", "a value: the engine cannot do without")
 
 
 def _check_knobs(engine: str, values: Mapping[str, Value | None], *, where: str) -> None:

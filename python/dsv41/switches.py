@@ -16,7 +16,7 @@ from dsv41.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Kind = Literal["integer", "effort"]
+Kind = Literal["integer", "effort", "word"]
 log = logging.getLogger(__name__)
 
 ALL_ENGINES = ("local", "sglang", "vllm")
@@ -29,12 +29,13 @@ class Switch:
     """One switch of an engine.
 
     kind "integer" takes any integer; what cannot be read becomes the default with a warning, as in
-    the recipe. kind "effort" takes 1 to 100 or a tier; what cannot be read is an error.
+    the recipe. kind "effort" takes 1 to 100 or a tier; what cannot be read is an error. kind "word"
+    takes any text without white space, a path or one of a set that its reader knows.
     """
 
     name: str
     env: str
-    default: int
+    default: int | str
     kind: Kind
     says: str
     engines: tuple[str, ...] = ALL_ENGINES
@@ -106,27 +107,72 @@ _TABLE = (
         says="Reasoning effort of a request that names none: 1 to 100, or low, high, xhigh, max.",
     ),
 )
-SWITCHES: dict[str, Switch] = {switch.name: switch for switch in _TABLE}
+_PLUGIN_ENGINES = ("sglang", "vllm")
+_PLUGIN_TREES = ALL_TREES[1:]
+# what only the engine plugin reads; every default is off or has no effect while its adapter is off
+_PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
+    ("engram_dir", "DSV41_PACKED_DIR", "", "Folder of this rank's row files; unset is off."),
+    ("engram_partition", "DSV41_ENGRAM_PARTITION", "weighted", "How rows are split over ranks."),
+    ("engram_engine", "DSV41_ENGRAM_ENGINE", "auto", "Read engine of the row store."),
+    ("engram_prefetch", "DSV41_ENGRAM_PREFETCH", 0, "Read rows on a side stream, early; 0 is off."),
+    ("row_threads", "DSV41_IO_THREADS", 32, "Threads that read rows."),
+    ("row_cache_gib", "DSV41_CACHE_GIB", 0, "Memory of the row cache of one rank, GiB."),
+    ("row_cache_ways", "DSV41_CACHE_WAYS", 4, "Ways of a set of the row cache."),
+    ("resident_scales", "DSV41_RESIDENT_SCALES", 0, "Keep all scales in memory; 0 is off."),
+    ("row_stats_seconds", "DSV41_STATS_SECONDS", 60, "Seconds between two lines of statistics."),
+    ("tp_pad", "DSV41_TP_PAD", 0, "Pad heads, groups and experts that do not divide; 0 is off."),
+    ("tp_pad_layout", "DSV41_TP_PAD_LAYOUT", "legal", "Padding of heads: legal or balanced."),
+    ("scale_repair", "DSV41_SCALE_REPAIR", 0, "Repair scales of all-zero blocks; 0 is off."),
+    ("mxfp8_backend", "DSV41_MXFP8_BACKEND", "off", "Kernels of dense MXFP8 layers: b12x or off."),
+    (
+        "prefill_empty_cache_tokens",
+        "DSV41_PREFILL_EMPTY_CACHE_TOKENS",
+        0,
+        "Empty the allocator's cache after a prefill this long; 0 is off.",
+    ),
+    ("thinking_alias", "DSV41_THINKING_ALIAS", 0, "enable_thinking means thinking; 0 is off."),
+    ("api_key_file", "DSV41_API_KEY_FILE", "", "File of the API keys; unset is none."),
+)
+_PLUGIN = tuple(
+    Switch(
+        name=name,
+        env=env,
+        default=default,
+        kind="word" if isinstance(default, str) else "integer",
+        says=says,
+        engines=_PLUGIN_ENGINES,
+        trees=_PLUGIN_TREES,
+    )
+    for name, env, default, says in _PLUGIN_ROWS
+)
+SWITCHES: dict[str, Switch] = {switch.name: switch for switch in (*_TABLE, *_PLUGIN)}
 
 
 def read(
     environ: Mapping[str, str], name: str, *, warn: Callable[[str], object] = log.warning
 ) -> int:
-    """Read one switch; an unset or empty variable means its default.
+    """Read one switch of a number; an unset or empty variable means its default.
 
     Raises UsageError D075 for an unknown name, D074 for a value that must not be guessed at.
     """
     switch = _switch(name)
+    default = int(switch.default)
     text = environ.get(switch.env, "").strip()
     if not text:
-        return switch.default
+        return default
     try:
-        return _parse(switch, text)
+        return int(_parse(switch, text))
     except ValueError:
         if switch.kind == "effort":
             raise _bad_value(switch, text) from None
         warn(f"{switch.env} is {text!r}, not an integer; the default {switch.default} is used.")
-        return switch.default
+        return default
+
+
+def read_word(environ: Mapping[str, str], name: str) -> str:
+    """Read one switch of a word; an unset or empty variable means its default."""
+    switch = _switch(name)
+    return environ.get(switch.env, "").strip() or str(switch.default)
 
 
 def render(values: Mapping[str, object]) -> dict[str, str]:
@@ -145,7 +191,11 @@ def render(values: Mapping[str, object]) -> dict[str, str]:
     return rendered
 
 
-def _parse(switch: Switch, text: str) -> int:
+def _parse(switch: Switch, text: str) -> int | str:
+    if switch.kind == "word":
+        if text.split() != [text]:
+            raise ValueError(text)
+        return text
     if switch.kind == "effort" and text.lower() in _TIERS:
         return _TIERS[text.lower()]
     value = int(text)
@@ -166,7 +216,7 @@ def _switch(name: str) -> Switch:
 
 
 def _bad_value(switch: Switch, text: str) -> UsageError:
-    allowed = "an integer"
+    allowed = "one word" if switch.kind == "word" else "an integer"
     if switch.kind == "effort":
         allowed = "an integer from 1 to 100 or one of " + ", ".join(_TIERS)
     return UsageError(

@@ -24,9 +24,15 @@ class Launch:
     options: tuple[str, ...] = ()
     # flags with a value, and variables, that may differ from rank to rank
     own_flags: frozenset[str] = field(default_factory=frozenset)
+    # flags without a value that may differ
+    own_switches: frozenset[str] = field(default_factory=frozenset)
+    # where the container has its cache folder; None for an engine without one
+    cache: str | None = None
 
 
 def renderer(engine: str) -> Callable[[Profile, Fleet, int], Launch]:
     """The `render` of an engine that `profile.KNOBS` names."""
-    render: Callable[[Profile, Fleet, int], Launch] = import_module(f"dsv41.engines.{engine}").render
+    render: Callable[[Profile, Fleet, int], Launch] = import_module(
+        f"dsv41.engines.{engine}"
+    ).render
     return render

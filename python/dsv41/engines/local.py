@@ -7,6 +7,8 @@ from dsv41.engines import Launch
 from dsv41.fleet import Fleet
 from dsv41.profile import Profile
 
+_SWITCHES = ("max_new_tokens", "reasoning_effort", "loop_abort")
+
 
 def render(profile: Profile, fleet: Fleet, rank: int) -> Launch:
     """One rank's launch. `python` means the interpreter that carries out the Plan."""
@@ -29,17 +31,12 @@ def render(profile: Profile, fleet: Fleet, rank: int) -> Launch:
         argv += ["--serve", f"{fleet.api_host}:{fleet.api_port}"]
         if fleet.api_key_file:
             argv += ["--api-key-file", fleet.api_key_file]
+    asked = {name: profile.get(name) for name in _SWITCHES}
     env = {
         # one thread a rank: three ranks share two cores, and sums then keep one order
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        **switches.render(
-            {
-                "max_new_tokens": profile["max_new_tokens"],
-                "reasoning_effort": profile["reasoning_effort"],
-                "loop_abort": profile["loop_abort"],
-            }
-        ),
+        **switches.render({name: value for name, value in asked.items() if value is not None}),
     }
     own = frozenset({"--rank", "--serve", "--api-key-file", "--checkpoint", "--rows"})
     return Launch(argv=tuple(argv), env=env, own_flags=own)

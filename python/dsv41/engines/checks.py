@@ -1,0 +1,204 @@
+"""What a profile must not say: to its tree, to itself, and what is refused wherever it stands.
+
+UsageError D103 when the tree lacks what a knob asks for, D104 for a contradiction, Unsafe D106 for
+a setting that has cost people their data, their answers or their machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dsv41.engines.trees import ABSENT, Tree
+from dsv41.errors import Unsafe, UsageError
+from dsv41.geometry import pad_attention
+from dsv41.knobs import KNOBS
+from dsv41.profile import Profile
+
+# the model's axes that are cut over ranks (config.json of the released checkpoint)
+HEADS, GROUPS, EXPERTS, EXPERT_WIDTH, HASH_COLUMNS = 64, 8, 384, 2304, 24
+SLICE = 64  # below this the recipe's own launcher refuses (TP8 with EP 1: slices of 288)
+BLOCK = 5  # the checkpoint's dspark_block_size
+SHM_LIMIT_GIB = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A contradiction: which knob is wrong when `wrong` says so, and what would be right."""
+
+    engines: tuple[str, ...]
+    key: str
+    wrong: Callable[[Profile], bool]
+    allowed: str
+
+
+def capabilities(profile: Profile, build: Tree) -> None:
+    """UsageError D103 for the first knob that is on and that the tree cannot serve."""
+    for name, rule in KNOBS[profile.engine].items():
+        if rule.needs and profile.on(name) and build.can(rule.needs) == ABSENT:
+            raise UsageError(
+                "D103",
+                f"{profile.where}: knobs.{name} is {profile[name]!r}, but engine tree {build.name} "
+                f"has neither a flag nor an adapter for {rule.needs}.",
+                fix=f'{name} = {{ omitted = "..." }} in {profile.where}, or another tree',
+            )
+
+
+def contradictions(profile: Profile) -> None:
+    """UsageError D104 for the first rule that the profile breaks, naming file, key and allowed."""
+    for rule in _RULES:
+        if profile.engine in rule.engines and rule.wrong(profile):
+            raise UsageError(
+                "D104",
+                f"{profile.where}: knobs.{rule.key} is {profile.get(rule.key)!r}; "
+                f"allowed: {rule.allowed}.",
+                fix=f"edit {profile.where}",
+            )
+
+
+def refused(profile: Profile) -> None:
+    """Unsafe D106 for a setting that is never served."""
+    for key, reason in _refused(profile):
+        raise Unsafe(
+            "D106",
+            f"{profile.where}: knobs.{key} is {profile.get(key)!r}, which is refused: {reason}.",
+            fix=f"edit {profile.where}: {key}",
+        )
+
+
+def expert_slice(profile: Profile) -> int:
+    """Columns of a routed expert on one rank: 2,304 cut over tp / ep ranks; 0 if that fails."""
+    tp, ep = profile.integer("tp"), profile.integer("ep")
+    return 0 if tp % ep or EXPERT_WIDTH % (tp // ep) else EXPERT_WIDTH // (tp // ep)
+
+
+def all_padding_rank(profile: Profile) -> bool:
+    """Whether a rank holds no real attention group, so that its scales are never written."""
+    tp, layout = profile.integer("tp"), str(profile.get("layout") or "legal")
+    padding = pad_attention(heads=HEADS, groups=GROUPS, tp=tp, layout=layout)
+    return padding.local_groups * (tp - 1) >= GROUPS
+
+
+def _divides(profile: Profile) -> bool:
+    return GROUPS % profile.integer("tp") == 0
+
+
+def _refused(profile: Profile) -> Iterator[tuple[str, str]]:
+    if profile.get("offload") != "nvme":
+        yield "offload", "189 GiB of Engram tables in memory take the host down"
+    if profile.on("engram_host_table"):
+        yield "engram_host_table", "upstream's host table pins 189 GiB of memory"
+    if profile.on("hierarchical_cache"):
+        yield "hierarchical_cache", "it corrupts the sliding-window cache of V4 (sglang #33656)"
+    if profile.engine == "sglang" and profile.on("expandable_segments"):
+        yield "expandable_segments", "SGLang's logits are NaN for any prefill above 64 tokens"
+    if profile.on("fused_finalize"):
+        yield "fused_finalize", "the public recipe names it among what must never be on"
+    if profile.on("privileged"):
+        yield "privileged", "/dev/infiniband, IPC_LOCK and memlock are enough"
+    if profile.on("ipc_host"):
+        yield "ipc_host", "the limit on /dev/shm would not hold, and podman refuses the pair"
+    if profile.integer("shm_gib") > SHM_LIMIT_GIB:
+        yield "shm_gib", f"it is carved out of the one memory: {SHM_LIMIT_GIB} GiB at most"
+
+
+_SGLANG, _VLLM = ("sglang",), ("vllm",)
+_BOTH = ("sglang", "vllm")
+_COLUMNS = ("strided", "contiguous-columns")
+_RULES = (
+    Rule(
+        engines=_BOTH,
+        key="ep",
+        wrong=lambda p: p.integer("tp") % p.integer("ep") != 0,
+        allowed="a divisor of tp",
+    ),
+    Rule(
+        engines=_BOTH,
+        key="ep",
+        wrong=lambda p: expert_slice(p) % SLICE != 0 or not expert_slice(p),
+        allowed=f"one that leaves an expert's {EXPERT_WIDTH} columns in slices of a multiple of "
+        f"{SLICE}: {EXPERT_WIDTH} ep / tp",
+    ),
+    Rule(
+        engines=_BOTH,
+        key="ep",
+        wrong=lambda p: EXPERTS % p.integer("ep") != 0,
+        allowed=f"a divisor of the {EXPERTS} routed experts",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="tp_pad",
+        wrong=lambda p: not p.on("tp_pad") and not _divides(p),
+        allowed=f"true where tp does not divide the {GROUPS} output groups",
+    ),
+    Rule(
+        engines=_VLLM,
+        key="tp",
+        wrong=lambda p: not _divides(p),
+        allowed=f"a divisor of the {GROUPS} output groups: vLLM has no padding",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="scale_repair",
+        wrong=lambda p: all_padding_rank(p) and not p.on("scale_repair"),
+        allowed="true where a rank is all padding: its layers would fall to Triton",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="fp8_gemm",
+        wrong=lambda p: p.on("mxfp8_backend") and p["fp8_gemm"] != "flashinfer_cutlass",
+        allowed="'flashinfer_cutlass' where mxfp8_backend is on",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="pool_tokens",
+        wrong=lambda p: p.integer("pool_tokens") < p.integer("context"),
+        allowed="at least one full context",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="graph_slots",
+        wrong=lambda p: p.integer("graph_slots") > p.integer("slots"),
+        allowed="at most slots",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="ragged_verify",
+        wrong=lambda p: p["ragged_verify"] != "static",
+        allowed="'static': Engram's verify asserts one equal block a request",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="tool_call_parser",
+        wrong=lambda p: (
+            (p["reasoning_parser"], p["tool_call_parser"]) != ("deepseek-v41", "deepseekv41")
+        ),
+        allowed="'deepseekv41' with reasoning_parser 'deepseek-v41', the pair the engine takes",
+    ),
+    Rule(
+        engines=_VLLM,
+        key="draft_window",
+        wrong=lambda p: p["drafter"] != "off" and p.integer("draft_window") % BLOCK != 0,
+        allowed=f"a multiple of the checkpoint's block of {BLOCK}",
+    ),
+    Rule(
+        engines=_VLLM,
+        key="partition",
+        wrong=lambda p: p["partition"] not in _COLUMNS,
+        allowed="'strided' or 'contiguous-columns': vLLM gathers whole columns",
+    ),
+    Rule(
+        engines=_VLLM,
+        key="partition",
+        wrong=lambda p: p["partition"] == "strided" and HASH_COLUMNS % p.integer("tp") != 0,
+        allowed=f"'contiguous-columns' where tp does not divide the {HASH_COLUMNS} columns",
+    ),
+    Rule(
+        engines=_BOTH,
+        key="nccl_min_channels",
+        wrong=lambda p: (
+            int(p.get("nccl_min_channels") or 1) > int(p.get("nccl_max_channels") or 64)
+        ),
+        allowed="at most nccl_max_channels",
+    ),
+)
