@@ -71,6 +71,13 @@ def schema(of: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": of}}
 
 
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 REFUSED: list[tuple[dict[str, Any], str | None, str, str]] = [
     ({"n": 2}, "n", "unsupported_parameter", "only 1 is accepted"),
     ({"logprobs": True}, "logprobs", "unsupported_parameter", "only false"),
@@ -110,6 +117,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str, str]] = [
         f"holds {CONTEXT}",
     ),
     ({"reasoning_effort": 0}, "reasoning_effort", "invalid_value", "1 to 100"),
+    ({"response_format": schema(deep(100))}, None, "invalid_value", "nesting depth"),
     ({"tool_choice": "required"}, "tool_choice", "invalid_value", "no tools"),
     ({"response_format": {"type": "json_object"}}, None, "invalid_value", "json"),
     (
@@ -158,7 +166,10 @@ def test_fields_that_ask_for_nothing_special(http: httpx.Client) -> None:
     assert answer["model"] == "dsv41-fixture"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'"x"', b"\xff"])
+NO_OBJECTS = [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b'{"\\ud800": 1}', b"[" * 9999]
+
+
+@pytest.mark.parametrize("content", NO_OBJECTS, ids=range(len(NO_OBJECTS)))
 def test_body_that_is_no_object(http: httpx.Client, content: bytes) -> None:
     response = http.post(CHAT, content=content)
     assert response.status_code == 400

@@ -112,6 +112,7 @@ def read_body(raw: bytes) -> Body:
     """Parse the body: one JSON object; fields that are null count as not given."""
     try:
         body = json.loads(raw)
+        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is not text
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(body, dict):
@@ -158,7 +159,7 @@ def _check_built(field: str, value: object) -> None:
         return
     if field not in NEUTRAL:
         raise RequestError(
-            f"{field} is not a known field of a chat request.",
+            f"{field} is not a field of a chat request that this server knows.",
             param=field,
             code="unknown_parameter",
         )

@@ -157,7 +157,7 @@ class Prompts:
             return recipe.ChatCompletionRequest(passed).convert(self._options)
         except recipe.ConversionError as error:
             raise RequestError(_says(error), code="invalid_value") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{error}.", code="invalid_value") from None
 
     def _with_effort(self, ids: list[int], text: str, budget: int) -> tuple[list[int], str]:
