@@ -199,7 +199,7 @@ def neighbors(cases: tuple[Case, ...]) -> Iterator[Verdict]:
     """Who really answers on each port: the hardware address must be the planned peer's."""
     owners = _hardware(cases)
     for case in cases:
-        table = rows(case, "neighbors")
+        table = rows(case.text("neighbors"))
         known, found = interfaces(case), ports(case)
         for link in case.node.links:
             port = found.get(link.hca)
@@ -273,6 +273,5 @@ CHECKS = (
         probes=("neighbors", "ip-link", "ip-addr", "infiniband"),
         judge=neighbors,
         reports=("P27",),
-        partial=True,
     ),
 )

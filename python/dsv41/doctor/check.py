@@ -99,14 +99,14 @@ Check = NodeCheck | FleetCheck
 
 def run(check: Check, cases: tuple[Case, ...]) -> Iterator[Finding]:
     """The findings of one check on all nodes."""
-    whole = tuple(case for case in cases if all(case.has(probe) for probe in check.probes))
+    whole = tuple(case for case in cases if all(map(case.has, check.probes)))
     for case in cases:
-        if case not in whole:
+        if not all(map(case.has, check.probes)):
             yield _missing(check, case)
     if isinstance(check, NodeCheck):
         for case in whole:
             yield from _node(check, case)
-    elif whole == cases or (check.partial and len(whole) > 1):
+    elif len(whole) == len(cases) or (check.partial and len(whole) > 1):
         yield from _fleet(check, whole)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Interface, ip_interface
 
 from dsv41.doctor.check import Case, NodeCheck, Verdict
@@ -10,9 +10,9 @@ from dsv41.doctor.ports import Interface, Port, interfaces, ports
 from dsv41.fleet import Link
 
 
-def netdev_of(port: Port, link: Link, found: dict[str, Interface]) -> Interface | None:
+def netdev_of(port: Port, link: Link, found: Mapping[str, Interface]) -> Interface | None:
     """The interface of a link: the port's own, else the one that holds the planned address."""
-    if port.netdev in found:
+    if port.netdev and port.netdev in found:
         return found[port.netdev]
     wanted = ip_interface(link.address)
     return next((i for i in found.values() if wanted in i.addresses), None)
@@ -34,7 +34,7 @@ def present(case: Case) -> Iterator[Verdict]:
         )
 
 
-def _holder(link: Link, found: dict[str, Port]) -> str | None:
+def _holder(link: Link, found: Mapping[str, Port]) -> str | None:
     """The HCA whose GID table has the planned address."""
     wanted = ip_interface(link.address).ip
     holders = [p.hca for p in found.values() if any(g.ipv4 == wanted for g in p.gids)]

@@ -96,31 +96,37 @@ def _signs(sign: _Sign, case: Case, probe: str, *, before: bool) -> Iterator[Ver
         yield Verdict(level=sign.level, says=says, fix=sign.fix)
 
 
+def _judged(case: Case, quiet: str, *signs: _Sign) -> Iterator[Verdict]:
+    """The signs in the log of this boot; `quiet` when there is none. An empty log shows nothing."""
+    found = [v for sign in signs for v in _signs(sign, case, "kernel-log", before=False)]
+    yield from found
+    if not case.text("kernel-log").strip():
+        yield Verdict(level="info", says="The kernel log is empty.")
+    elif not found:
+        yield Verdict(level="ok", says=quiet)
+
+
 def fatal(case: Case) -> Iterator[Verdict]:
     """PCIe fatal errors of this boot. The card's `27 W` message shows nothing and is left out."""
-    found = tuple(_signs(_FATAL, case, "kernel-log", before=False))
-    yield from found or (Verdict(level="ok", says="No PCIe error took the network card away."),)
+    yield from _judged(case, "No PCIe error took the network card away.", _FATAL)
 
 
 def killed(case: Case) -> Iterator[Verdict]:
     """The kernel's OOM killer in this boot."""
-    found = tuple(_signs(_KILLED, case, "kernel-log", before=False))
-    yield from found or (Verdict(level="ok", says="The kernel ended no process for memory."),)
+    yield from _judged(case, "The kernel ended no process for memory.", _KILLED)
 
 
 def trouble(case: Case) -> Iterator[Verdict]:
     """Errors of the kernel itself and of the Wi-Fi driver in this boot."""
-    found = tuple(
-        verdict for s in (_OOPS, _WIFI) for verdict in _signs(s, case, "kernel-log", before=False)
-    )
-    yield from found or (Verdict(level="ok", says="The kernel log has no error of its own."),)
+    yield from _judged(case, "The kernel log has no error of its own.", _OOPS, _WIFI)
 
 
 def noise(case: Case) -> Iterator[Verdict]:
     """NVRM's out-of-memory line comes in healthy runs: it is counted, and never more than that."""
     count = sum(bool(_NOISE.search(line)) for line in case.text("kernel-log").splitlines())
     says = f"{count} NV_ERR_NO_MEMORY lines of the driver; healthy nodes have them too."
-    yield Verdict(level="info" if count else "ok", says=says)
+    empty = not case.text("kernel-log").strip()
+    yield Verdict(level="info" if count or empty else "ok", says=says)
 
 
 def previous(case: Case) -> Iterator[Verdict]:

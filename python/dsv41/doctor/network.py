@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 from dsv41.doctor.check import Case, FleetCheck, NodeCheck, NoEvidence, Verdict
@@ -84,7 +84,7 @@ def subnets(case: Case) -> Iterator[Verdict]:
         yield Verdict(level="ok", says="The subnets of the fabric overlap nothing.")
 
 
-def _overlaps(fabric: dict[str, Interface], known: dict[str, Interface]) -> Iterator[Verdict]:
+def _overlaps(fabric: dict[str, Interface], known: Mapping[str, Interface]) -> Iterator[Verdict]:
     for name, device in fabric.items():
         for network in _networks(device):
             if network.overlaps(FAKE_DNS):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
+from dsv41.diagnose import Expect
 from dsv41.doctor.check import Case, NodeCheck, Verdict
 from dsv41.doctor.readings import listing
 from dsv41.geometry import REAL_ENGRAM, partition
@@ -14,16 +16,20 @@ PAGE, ROWS_PER_PAGE = 4096, 15  # csrc/include/dsv41_rows/row_store.hpp
 _NAME = re.compile(r"engram-l(\d{1,3})-r(\d{1,3})of(\d{1,3})-([a-z-]{1,40})\.rows$")
 
 
-def sizes(case: Case) -> dict[str, int]:
+def sizes(case: Case) -> Mapping[str, int]:
     """The row files that a rank needs, by name, with their bytes."""
-    expect = case.expect
+    return _sizes(case.expect, case.rank)
+
+
+@lru_cache(maxsize=16)
+def _sizes(expect: Expect, rank: int) -> Mapping[str, int]:
     cuts = [
         partition(expect.partition, engram=REAL_ENGRAM, layer_id=layer, tp=expect.tp)
         for layer in REAL_ENGRAM.layer_ids
     ]
     return {
-        file_name(layer=cut.layer_id, rank=case.rank, tp=expect.tp, partition=expect.partition): (
-            1 + -(-cut.local_rows(case.rank) // ROWS_PER_PAGE)
+        file_name(layer=cut.layer_id, rank=rank, tp=expect.tp, partition=expect.partition): (
+            1 + -(-cut.local_rows(rank) // ROWS_PER_PAGE)
         )
         * PAGE
         for cut in cuts

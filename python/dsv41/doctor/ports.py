@@ -9,7 +9,9 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
@@ -75,10 +77,15 @@ class Port:
         return f"en{found[1]}np{found[1].rpartition('f')[2]}" if found else None
 
 
-def ports(case: Case) -> dict[str, Port]:
+def ports(case: Case) -> Mapping[str, Port]:
     """The RDMA ports of a node by device name. NoEvidence when the tree has none."""
+    return _ports(case.text("infiniband"))
+
+
+@lru_cache(maxsize=16)  # a tree has 3,000 lines, and a dozen checks ask for it
+def _ports(text: str) -> Mapping[str, Port]:
     trees: dict[str, dict[str, str]] = {}
-    for line in case.text("infiniband").splitlines():
+    for line in text.splitlines():
         path, _, value = line.partition("\t")
         found = _PATH.match(path.strip())
         if found and (found[2] or "1") == "1":
@@ -131,11 +138,16 @@ class Interface:
         return self.state in ("UP", "UNKNOWN")
 
 
-def interfaces(case: Case) -> dict[str, Interface]:
+def interfaces(case: Case) -> Mapping[str, Interface]:
     """The interfaces by name and alternative name, from what there is of ip-link and ip-addr."""
+    return _interfaces(*(case.text(p) for p in ("ip-link", "ip-addr") if case.has(p)))
+
+
+@lru_cache(maxsize=16)
+def _interfaces(*texts: str) -> Mapping[str, Interface]:
     merged: dict[str, dict[str, Any]] = {}
-    for probe in filter(case.has, ("ip-link", "ip-addr")):
-        for row in rows(case, probe):
+    for text in texts:
+        for row in rows(text):
             name = row.get("ifname")
             if isinstance(name, str):
                 merged[name] = {**merged.get(name, {}), **row}
@@ -148,12 +160,12 @@ def interfaces(case: Case) -> dict[str, Interface]:
     return found
 
 
-def rows(case: Case, probe: str) -> list[dict[str, Any]]:
-    """The objects of a JSON list, as `ip -j` prints it."""
+def rows(text: str) -> list[dict[str, Any]]:
+    """The objects of a JSON list, as `ip -j` prints it. NoEvidence when it is no JSON."""
     try:
-        data = json.loads(case.text(probe))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NoEvidence(f"{probe} is not JSON") from error
+        raise NoEvidence(f"the output of ip is not JSON: {text[:40]!r}") from error
     return [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
 
 

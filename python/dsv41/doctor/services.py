@@ -10,6 +10,7 @@ from dsv41.doctor.readings import GIB, KIB, gib, memory, pairs, sizes
 
 # the smallest MemAvailable of a serving profile that users reported (P07): 1.5 to 6 GiB
 LEAST_HEADROOM = GIB * 3 // 2
+_KNOWN = re.compile(r"earlyoom|oomd|nohang|anti-oom", re.IGNORECASE)
 _OFF = re.compile(r"\b(?:inactive|dead|failed|disabled|not-found|masked|unknown|not running)\b")
 _PERCENT = re.compile(
     r"(?:-m[ =]?|mem avail(?:able)? ?<?=? *)(\d{1,3}(?:\.\d{1,4})?)\b(?!\s*[KMG])"
@@ -26,7 +27,9 @@ def watchdogs(case: Case) -> Iterator[Verdict]:
     """A watchdog whose floor is above what the plan leaves ends the engine when it is ready."""
     found = [v for line in case.text("services").splitlines() if (v := _watchdog(case, line))]
     yield from found
-    if not found:
+    if not _KNOWN.search(case.text("services")):
+        yield Verdict(level="info", says="The probe names no memory watchdog, running or not.")
+    elif not found:
         yield Verdict(level="ok", says="No memory watchdog runs.")
 
 

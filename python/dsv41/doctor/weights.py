@@ -46,6 +46,8 @@ def whole(case: Case) -> Iterator[Verdict]:
 def kinds(case: Case) -> Iterator[Verdict]:
     """No download left unfinished, no link that leads out of the folder or nowhere."""
     found, wanted = listing(case, "checkpoint"), set(_wanted(case))
+    if not wanted & found.keys():
+        raise NoEvidence("none of its files is there")
     by_kind = _by_kind(found, wanted)
     broken = by_kind.get("broken-link", [])
     if broken:
@@ -87,9 +89,8 @@ def equal(cases: tuple[Case, ...]) -> Iterator[Verdict]:
     first = listing(head, "checkpoint")
     for case in others:
         theirs = listing(case, "checkpoint")
-        differ = [
-            n for n in sorted(first.keys() & theirs.keys()) if first[n].size != theirs[n].size
-        ]
+        both = sorted(first.keys() & theirs.keys())
+        differ = [n for n in both if first[n].size != theirs[n].size]
         if differ:
             yield Verdict(
                 level="fail",
@@ -97,6 +98,9 @@ def equal(cases: tuple[Case, ...]) -> Iterator[Verdict]:
                 fix="dsv41 weights verify on both, then dsv41 weights fetch on the wrong one",
                 rank=case.rank,
             )
+        elif not both:
+            says = f"Not checked: {case.name} and {head.name} have no file in common."
+            yield Verdict(level="unknown", says=says, rank=case.rank)
         else:
             says = f"{case.name} has files of the same sizes as {head.name}."
             yield Verdict(level="ok", says=says, rank=case.rank)
