@@ -142,7 +142,8 @@ def _engram(prefix: str, config: ModelConfig, *, rows: int) -> Specs:
     width = (config.engram_max_ngram_size - 1) * config.engram_n_heads * dim
     yield _spec(f"{prefix}embed.weight", "F8_E4M3", (rows, dim), Grid(kind="e4m3"))
     yield _spec(f"{prefix}embed.scale", "F8_E8M0", (rows, dim // BLOCK), Grid(kind="codes"))
-    yield from _fp8(f"{prefix}wkv", (streams + 1) * config.hidden_size, width)
+    # gain 2: a wrong row must change every answer (with gain 0 six of 14 conversations survived it)
+    yield from _fp8(f"{prefix}wkv", (streams + 1) * config.hidden_size, width, gain=2)
     for name in ("q_weight", "k_weight"):
         yield _bf16(f"{prefix}{name}", (streams, config.hidden_size), Grid(kind="near_one"))
 
