@@ -138,11 +138,11 @@ def test_a_killed_head_ends_the_followers(start: Start) -> None:
 
 
 def test_a_stopped_follower_is_noticed_when_idle(start: Start) -> None:
-    with start(2, "--peer-timeout", "3") as ranks:
+    with start(2, "--peer-timeout", "4") as ranks:
         stopped = time.monotonic()
         ranks.signal(signal.SIGSTOP, 1)
         assert health_after(ranks, seconds=NOTICED) == 503
-        assert time.monotonic() - stopped < 3 + 1 + 2  # timeout, beat, slack on a busy machine
+        assert time.monotonic() - stopped < 4 + 1 + 3  # timeout, beat, slack on a busy machine
         with pytest.raises(EngineFailed):
             answer(ranks)
         assert ranks.statuses(0, timeout=NOTICED) == [4]

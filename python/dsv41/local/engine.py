@@ -183,7 +183,7 @@ class Engine:
         except Error as error:
             self.fail(error.says)
         except Exception as error:  # noqa: BLE001 - collectives raise RuntimeError and kin
-            self.fail(f"a step failed: {type(error).__name__}: {one_line(error)}.")
+            self.fail(step_failed(error).says)
 
     def _step(self) -> bool:
         with self._wake:
@@ -222,6 +222,11 @@ class Engine:
         return max(0.0, self._beaten + BEAT - time.monotonic())
 
 
-def one_line(error: BaseException) -> str:
-    """Give the first line of an exception's text, without its final period."""
-    return (str(error).strip().splitlines() or ["no text"])[0].rstrip(".")
+def step_failed(error: Exception) -> EngineFailed:
+    """Give the error that says why a step could not be done, in one line."""
+    first = (str(error).strip().splitlines() or ["no text"])[0].rstrip(".")
+    return EngineFailed(
+        "D053",
+        f"a step failed: {type(error).__name__}: {first}.",
+        fix="dsv41 logs shows which rank ended first, and why",
+    )

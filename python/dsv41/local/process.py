@@ -12,7 +12,7 @@ from dsv41.geometry import Shard
 from dsv41.local import serving
 from dsv41.local.assembly import Parts, Peers, assemble
 from dsv41.local.comm import Alone
-from dsv41.local.engine import Engine
+from dsv41.local.engine import Engine, step_failed
 from dsv41.local.server import create_app
 from dsv41.local.settings import Settings
 
@@ -79,8 +79,11 @@ def follow(rank: Assembled, signals: StopSignals) -> int:
         rank.runner.stop_wanted = True
 
     signals.begin(ask)
-    while rank.runner.follow():
-        pass
+    try:
+        while rank.runner.follow():
+            pass
+    except RuntimeError as error:  # a row that cannot be read, a collective that broke
+        raise step_failed(error) from error
     return 0
 
 
