@@ -6,6 +6,7 @@ rank's error and not a timeout of all others.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from dsv41 import rows
-from dsv41.errors import CheckFailed
+from dsv41.errors import CheckFailed, EngineFailed
 from dsv41.local.comm import Alone, Comm, Gloo
 from dsv41.local.config import ModelConfig
 from dsv41.local.engram import StoreReader
@@ -52,6 +53,11 @@ class Peers(Gloo):
         super().__init__(master, shard.rank, shard.tp, join)
         self._timeout = answer
         self._group.set_timeout(timedelta(seconds=answer))
+
+    def _failure(self, error: RuntimeError, doing: str) -> EngineFailed:
+        """Say it without the transport's source line before and its advice behind."""
+        text = re.sub(r"^\[[^]]*\] ", "", str(error)).split(" This is typically")[0]
+        return super()._failure(RuntimeError(text), doing)
 
 
 @dataclass(kw_only=True, slots=True)
