@@ -8,12 +8,18 @@ from pathlib import Path
 def main(lock: Path) -> None:
     """One line a package: name, version, markers, the SHA-256 of each of its files."""
     for package in tomllib.loads(lock.read_text(encoding="utf-8"))["package"]:
-        markers = package.get("markers", "")
-        if isinstance(markers, dict):  # one marker a dependency group; all groups are wanted
-            markers = " or ".join(f"({marker})" for marker in markers.values())
-        condition = f" ; {markers}" if markers else ""
+        condition = _condition(package["groups"], package.get("markers", ""))
         hashes = " ".join(f"--hash={entry['hash']}" for entry in package["files"])
         sys.stdout.write(f"{package['name']}=={package['version']}{condition} {hashes}\n")
+
+
+def _condition(groups: list[str], markers: str | dict[str, str]) -> str:
+    """When a package is wanted; a table of markers lists only the groups that have one."""
+    if isinstance(markers, dict):
+        if set(groups) - set(markers):
+            return ""
+        markers = " or ".join(f"({marker})" for marker in markers.values())
+    return f" ; {markers}" if markers else ""
 
 
 main(Path(sys.argv[1]))
