@@ -1,5 +1,6 @@
 """Print poetry.lock as a pip requirements file with hashes."""
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -19,7 +20,9 @@ def _condition(groups: list[str], markers: str | dict[str, str]) -> str:
         if set(groups) - set(markers):
             return ""
         markers = " or ".join(f"({marker})" for marker in markers.values())
-    return f" ; {markers}" if markers else ""
+    # every extra is wanted, and pip knows of none while it reads a requirements file
+    wanted = re.sub(r'extra == "[\w-]+"', 'python_version >= "3"', markers)
+    return f" ; {wanted}" if wanted else ""
 
 
 main(Path(sys.argv[1]))
