@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -15,11 +15,22 @@ from dsv41.local.server import Settings, create_app
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Any
+
+    import httpx2 as httpx
 
     from dsv41.local.engine import Engine
 
 CONTEXT = 4096  # what the engine of the tests has
+HELLO = [{"role": "user", "content": "Hello"}]
+CHAT = "/v1/chat/completions"
+# Noise that goes on: the loop stop and the end of the text stay away for many tokens.
+ENDLESS: dict[str, Any] = {
+    "messages": HELLO,
+    "temperature": 2,
+    "seed": 3,
+    "max_tokens": 3000,
+    "model": "dsv41-fixture",
+}
 
 
 @contextlib.contextmanager
@@ -46,3 +57,14 @@ def until(true: Any, what: str, seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.02)
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error object, after a check that it is the nested one, whole."""
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    error: dict[str, Any] = body["error"]
+    return error

@@ -11,7 +11,7 @@ import pytest
 from dsv41 import questions
 from dsv41.guards.loop import LoopConfig
 from dsv41.local.settings import Guards
-from live_server import serving
+from live_server import HELLO, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dsv41.questions import Question
 
 MODEL = "dsv41-fixture"
-OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 NOT_OPENAI = ("chat_template_kwargs", "thinking", "enable_thinking", "reasoning_effort")
 # A prompt that the fixture was not fitted to: what it says is noise.
 UNFITTED = [{"role": "user", "content": "Describe a dragon in JSON."}]
@@ -186,8 +185,8 @@ def test_limits(client: openai.OpenAI) -> None:
 
 def test_seed(client: openai.OpenAI) -> None:
     def text(seed: int) -> str:
-        body = {"messages": UNFITTED, **OFF, "temperature": 2, "max_tokens": 8}
-        return str(first(ask(client, **body, seed=seed)).message.content)
+        answer = ask(client, messages=HELLO, temperature=2, max_tokens=8, seed=seed)
+        return str(first(answer).message.reasoning_content)
 
     assert text(5) == text(5)
     assert len({text(5), text(6), text(7)}) > 1
