@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
-from tokenizers import Tokenizer
-
-from dsv41.geometry import released_tokenizer
 from dsv41.guards.loop import LoopConfig, LoopDetector
 from dsv41.local.detokenize import Detokenizer
-from dsv41.local.tokenizer_files import packed_tokenizer
+from tokenizing import text, tokenizer
 
 
-@pytest.fixture(scope="module")
-def text() -> str:
-    return released_tokenizer(packed_tokenizer().read_text(encoding="utf-8"))
-
-
-def test_same_as_the_tokenizer(text: str) -> None:
-    real, light = Tokenizer.from_str(text), Detokenizer(text)
+def test_same_as_the_tokenizer() -> None:
+    real, light = tokenizer(), Detokenizer(text())
     words = "Grüße, 漢字 and 😀👩‍🚀!\n\tdef f(x):\n    return x**2  # ünï\x00\x7f\u00a0\u00ad"
     assert light(real.encode(words, add_special_tokens=False).ids) == words
     rng = random.Random(1)
@@ -31,8 +22,8 @@ def test_same_as_the_tokenizer(text: str) -> None:
     assert light([129279, 10**6, -1]) == light([129279])
 
 
-def test_line_rule_of_the_loop_stop_on_real_tokens(text: str) -> None:
-    real, light = Tokenizer.from_str(text), Detokenizer(text)
+def test_line_rule_of_the_loop_stop_on_real_tokens() -> None:
+    real, light = tokenizer(), Detokenizer(text())
     line = "Let me check the file once more: 漢字.\n"
     ids = real.encode("Start.\n" + line * 8, add_special_tokens=False).ids
     detector = LoopDetector(LoopConfig(ngram=0), light)

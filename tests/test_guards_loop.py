@@ -8,9 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from dsv41.guards.loop import LINE_WINDOW, LoopConfig, LoopDetector
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dsv41.guards.loop import LINE_WINDOW, LoopConfig, LoopDetector
 
 if TYPE_CHECKING:
     from collections.abc import Callable

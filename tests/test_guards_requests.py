@@ -1,6 +1,7 @@
 """The guards on requests: output cap, thinking alias, effort, image placeholder text."""
 
 import pytest
+
 from dsv41.guards.cap import cap
 from dsv41.guards.effort import budget, budget_or
 from dsv41.guards.image_text import PLACEHOLDER, harmless

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from dsv41.errors import UsageError, explanations
 from dsv41.local.keys import Keys, read_keys
 
