@@ -35,8 +35,8 @@ HugePages_Total:       0
 SWAPS = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n/swapfile file\t\t16777212\t0\t-2\n"
 KERNEL_LOG = """\
 Sep 11 20:01:02 spark1 kernel: Linux version 6.17.0-1032-nvidia (buildd@bos03-arm64-050)
-Sep 11 20:01:09 spark1 kernel: mlx5_core 0000:01:00.0: Detected insufficient power on the PCIe slot (27W).
-Sep 11 20:01:12 spark1 kernel: mt7925e 0009:01:00.0: HW/SW Version: 0x8a108a10, Build Time: 20250526152947a
+Sep 11 20:01:09 spark1 kernel: mlx5_core 0000:01:00.0: Detected insufficient power (27W).
+Sep 11 20:01:12 spark1 kernel: mt7925e 0009:01:00.0: HW/SW Version: 0x8a108a10, Build Time: 2025
 Sep 11 20:03:12 spark1 kernel: systemd[1]: Started earlyoom - no, only named so.
 """
 JOURNAL = "-- journal\nSep 11 19:58:01 spark1 systemd-journald[512]: Journal stopped\n"

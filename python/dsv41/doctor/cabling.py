@@ -112,14 +112,16 @@ def _walk(fleet: Fleet) -> str:
 
 
 def _switch(fleet: Fleet, found: list[Cable]) -> Iterator[Verdict]:
-    """Every subnet of a switch has every node in it."""
-    for cable in found:
-        for rank in sorted(set(range(len(fleet.nodes))) - cable.ranks):
+    """Every planned subnet of a switch has every node in it."""
+    there = {cable.subnet: cable.ranks for cable in found}
+    planned = {str(link.network) for node in fleet.nodes for link in node.links}
+    for subnet in sorted(planned):
+        for rank in sorted(set(range(len(fleet.nodes))) - there.get(subnet, frozenset())):
             name = fleet.nodes[rank].name
             yield Verdict(
                 level="fail",
-                says=f"{name} has no port in {cable.subnet}, the others do.",
-                fix=f"give {name} an address in {cable.subnet}, and plug its port into the switch",
+                says=f"{name} has no port in {subnet}.",
+                fix=f"give {name} its address in {subnet}, and plug its port into the switch",
                 rank=rank,
             )
 
