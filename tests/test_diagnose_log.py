@@ -1,7 +1,7 @@
 """Engine logs: how far the boot came, and what was promised against what came out."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv41.diagnose import Diagnosis, Expect, judge_log
@@ -197,6 +197,7 @@ def test_what_is_no_log_is_unknown(text: str) -> None:
 LINES = [line for text in (sglang(), vllm(), sglang_worker(1)) for line in text.splitlines()]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(LINES), st.integers(0, 300)), max_size=12),
     st.sampled_from([TP3, CYCLE]),
@@ -206,6 +207,7 @@ def test_cut_lines_never_raise(cuts: list[tuple[str, int]], expect: Expect) -> N
     assert found.document()["status"] in {"ok", "info", "unknown", "warn", "fail"}
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400) | st.text(max_size=200).map(lambda t: t.encode("utf-8", "replace")))
 def test_junk_never_raises(junk: bytes) -> None:
     text = junk.decode("utf-8", "replace")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv41.diagnose import judge_power, judge_samples, read_gpu_rows, read_samples
@@ -113,6 +113,7 @@ JSON: Any = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(JSON, max_size=6), st.text(max_size=60))
 def test_junk_never_raises(values: list[Any], text: str) -> None:
     lines = [
@@ -146,11 +147,12 @@ def test_the_low_power_state() -> None:
 
 
 def test_rows_with_and_without_memory() -> None:
-    unified, card = read_gpu_rows("\n".join([IDLE, HEADER, H200]))
+    unified, card = read_gpu_rows(f"{IDLE}\n{HEADER}\n{H200}")
     assert (unified.name, unified.memory_used, unified.temperature) == ("NVIDIA GB10", None, 38)
     assert (card.memory_used, card.memory_total, card.power) == (1, 143_771, 75.1)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_rows_of_junk_never_raise(text: str) -> None:
     tuple(judge_power(read_gpu_rows(IDLE.replace("208", text) + "\n" + text), code="D343"))

@@ -116,7 +116,9 @@ def test_the_tree_of_ports_with_a_hole_that_cannot_be_read(tmp_path: Path) -> No
 
 
 def test_every_command_is_shell(tmp_path: Path) -> None:
-    asked = commands(at(tmp_path), 0, library="/opt/nccl/libnccl.so.2")
+    plain = at(tmp_path)
+    nodes = tuple(replace(n, nccl_library="/opt/nccl/libnccl.so.2") for n in plain.nodes)
+    asked = commands(replace(plain, nodes=nodes), 0)
     named = {probe.name for probe in PROBES if probe.command}
     assert asked.keys() == named
     for command in asked.values():

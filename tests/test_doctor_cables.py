@@ -192,3 +192,17 @@ def test_the_patched_library() -> None:
     assert says[0].startswith("spark2: the NCCL library on spark2 has no SWITCHLESS_RING_ONLY")
     assert says[1].startswith("None: The nodes have different NCCL libraries")
     assert not found(look(TRIANGLE, healthy(TRIANGLE)), "D244", "fail")
+
+
+def test_uneven_row_reads() -> None:
+    """One prefill of 16K with columns cut contiguously (P39)."""
+    texts = healthy(RING)
+    for rank, reads in enumerate((60_664, 70_000, 90_000, 320_066)):
+        half = f"Engram layer=1 lookups=9 hit_rate=0.0% reads={reads // 2} cache=0.0GiB\n"
+        texts[f"spark{rank + 1}"]["engine-log"] = half * 2
+    says = one(look(RING, texts), "D265", "warn")
+    assert (
+        says == "spark4: Rank 3 has read 320,066 rows, another one 60,664: the others wait for it."
+    )
+    texts["spark4"]["engine-log"] = texts["spark3"]["engine-log"]
+    assert "60,664 to 90,000" in one(look(RING, texts), "D265", "ok")

@@ -125,7 +125,7 @@ def test_a_probe_of_junk_never_raises(probe: str) -> None:
 FUZZED = bundles.healthy(bundles.site("ring"))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_cut_and_mixed_probes_never_raise(data: Any) -> None:
     names = sorted(FUZZED["spark1"])

@@ -111,6 +111,8 @@ def test_a_smaller_node_limits_the_plan() -> None:
     report = look(with_probe("meminfo", kib(MEMINFO, MemTotal=124_780_544)))
     says = next(f.says for f in report.findings if f.code == "D216" and f.rank is None)
     assert says == "spark2 has 119.0 GiB, others 121.7 GiB: it limits the plan."
+    assert on(report, "D216").level == "warn"
+    assert on(report, "D216").fix == "memory_gib = 119.00 for spark2 in the fleet file"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ class Expect:
         headroom_bytes: MemAvailable that the plan leaves while serving.
         checkpoint_bytes: size of the whole checkpoint on disk.
         needs_ring: NCCL must be the patched one and build rings only.
-        nccl_library: the host's path of the NCCL that is mounted into the container, if any.
     """
 
     profile: str
@@ -54,7 +53,6 @@ class Expect:
     headroom_bytes: int | None = None
     checkpoint_bytes: int = CHECKPOINT_BYTES
     needs_ring: bool = False
-    nccl_library: str | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:

@@ -87,7 +87,7 @@ def _text(path: Path) -> tuple[str | None, str]:
         return None, f"{path.name}: {error.strerror}"
 
 
-def collect(run: Run, fleet: Fleet, out_dir: Path, *, library: str | None = None) -> None:
+def collect(run: Run, fleet: Fleet, out_dir: Path) -> None:
     """Capture every probe of every node into `out_dir`/NODE/PROBE.txt, or .err with the reason.
 
     `run(node, command)` gives exit status, output and errors of a shell command on a node; it
@@ -100,7 +100,7 @@ def collect(run: Run, fleet: Fleet, out_dir: Path, *, library: str | None = None
         folder = out_dir / node.name
         folder.mkdir(parents=True, exist_ok=True)
         gone = ""
-        for name, command in commands(fleet, rank, library=library).items():
+        for name, command in commands(fleet, rank).items():
             text, said = None, gone
             if not gone:
                 text, said, gone = _ask(run, node, command)

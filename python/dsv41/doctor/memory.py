@@ -110,6 +110,15 @@ def swap(case: Case) -> Iterator[Verdict]:
 def equal_memory(cases: tuple[Case, ...]) -> Iterator[Verdict]:
     """The smallest node limits the plan: makers differ (121.69 against about 119 GiB)."""
     totals = {case.name: memory(case).total for case in cases}
+    for case in cases:
+        there, planned = totals[case.name], int(case.node.memory_gib * GIB)
+        if planned - there > GIB:
+            yield Verdict(
+                level="warn",
+                says=f"{case.name} has {gib(there)}; the plan counts on {gib(planned)}.",
+                fix=f"memory_gib = {there / GIB:.2f} for {case.name} in the fleet file",
+                rank=case.rank,
+            )
     least = min(totals, key=lambda name: totals[name])
     most = max(totals.values())
     if most - totals[least] > GIB // 2:

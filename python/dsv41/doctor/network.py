@@ -176,7 +176,7 @@ def ring_library(cases: tuple[Case, ...]) -> Iterator[Verdict]:
         if not marks:
             yield Verdict(
                 level="fail",
-                says=f"{case.expect.nccl_library or 'the NCCL library'} on {case.name} has no "
+                says=f"{case.node.nccl_library or 'the NCCL library'} on {case.name} has no "
                 "SWITCHLESS_RING_ONLY: it is the stock library.",
                 fix="install the patched library of the profile on this node",
                 rank=rank,

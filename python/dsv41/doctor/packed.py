@@ -74,7 +74,7 @@ CHECKS = (
         name="packed rows of the rank",
         probes=("rows",),
         judge=there,
-        reports=("P39", "P40"),
+        reports=("P40",),
         required=True,
     ),
     NodeCheck(

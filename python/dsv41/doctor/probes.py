@@ -129,9 +129,9 @@ ADDED = frozenset(probe.name for probe in PROBES if probe.added)
 _NEEDS = {"key-file": "key_file", "nccl-library": "library", "neighbors": "peers"}
 
 
-def commands(fleet: Fleet, rank: int, *, library: str | None = None) -> Mapping[str, str]:
+def commands(fleet: Fleet, rank: int) -> Mapping[str, str]:
     """The command of every probe that makes sense on a node, by its name."""
-    values = _values(fleet, rank, library=library)
+    values = _values(fleet, rank)
     sudo = fleet.nodes[rank].sudo
     asked: dict[str, str] = {}
     for probe in PROBES:
@@ -149,7 +149,7 @@ def _fill(command: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda m: values.get(m[1], m[0]), command)
 
 
-def _values(fleet: Fleet, rank: int, *, library: str | None) -> dict[str, str]:
+def _values(fleet: Fleet, rank: int) -> dict[str, str]:
     """What the words in braces stand for; empty where the fleet has no such value."""
     node = fleet.nodes[rank]
     networks = {link.network for link in node.links}
@@ -166,7 +166,7 @@ def _values(fleet: Fleet, rank: int, *, library: str | None) -> dict[str, str]:
         "log_file": f"{fleet.run_dir}/rank{rank}.log",
         "key_file": key_file,
         "container": fleet.container_of(rank),
-        "library": library,
+        "library": node.nccl_library,
     }
     quoted = {name: shlex.quote(value) if value else "" for name, value in plain.items()}
     return {**quoted, "peers": " ".join(map(shlex.quote, peers))}
