@@ -13,6 +13,10 @@ LONGEST_LINE = 65_536  # SGLang echoes its arguments in one line of 16 KiB
 QUOTE = 160  # how much of a line a finding shows
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# what a serving engine writes every second, and nothing can be told from: nine lines of ten
+_CHATTER = re.compile(
+    r"\] (?:Decode|Prefill) batch,|INFO: +\d+\.\d+\.\d+\.\d+:\d+ - \"|Avg prompt throughput:"
+)
 _BREAK = re.compile(r"\r\n|\r|\n")
 # SGLang "[2026-09-11 23:34:12 TP0 EP0] ", vLLM "(Worker_TP0 pid=83) ", a merged log's "rank 1 | "
 _RANK = re.compile(
@@ -49,13 +53,12 @@ class Line:
 
 
 def read(text: str) -> tuple[Line, ...]:
-    """The lines that are not blank; a progress bar's rewrites count as lines of their own."""
-    lines = (_CONTROL.sub("", part)[:LONGEST_LINE] for part in _BREAK.split(text))
-    return tuple(
-        Line(number=number, rank=_rank(line), text=line)
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
+    """The lines that say something; a progress bar's rewrites count as lines of their own."""
+    parts = enumerate(_BREAK.split(text), start=1)
+    lines = (
+        (n, _CONTROL.sub("", part)[:LONGEST_LINE]) for n, part in parts if not _CHATTER.search(part)
     )
+    return tuple(Line(number=n, rank=_rank(line), text=line) for n, line in lines if line.strip())
 
 
 def _rank(line: str) -> int | None:
