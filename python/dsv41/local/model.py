@@ -98,12 +98,14 @@ class Model:
         fill: float = 0.0,
     ) -> None:
         self._config, self._comm, self._dtype, self._fill = config, comm, dtype, fill
-        self._rows, self._token_map = rows, token_map
+        self._token_map = token_map
         self._layers = [
             Layer(config, weights, layer=layer, shard=shard, layout=layout, fill=fill)
             for layer in range(config.num_hidden_layers)
         ]
-        self._engram = {n: EngramLayer(config, weights, layer=n) for n in config.engram_layer_ids}
+        self._engram = {
+            n: EngramLayer(config, weights, layer=n, rows=rows) for n in config.engram_layer_ids
+        }
         self._hasher = Hasher(config.engram)
         self._rope = Rope(config)
         self._norm = RmsNorm(
@@ -218,9 +220,9 @@ class Model:
     def _inputs(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """Embeddings [n, d] and, by layer, Engram projections: one collective for all."""
         parts = [self._embedding(ids)]
-        for layer, wanted in zip(self._engram.values(), rows, strict=True):
-            found = self._rows.rows(layer.layer, wanted).to(self._dtype)
-            parts.append(layer.project(found))
+        parts += [
+            layer.project(wanted) for layer, wanted in zip(self._engram.values(), rows, strict=True)
+        ]
         sizes = [part.shape[1] for part in parts]
         summed = self._comm.sum(torch.cat(parts, 1))
         embedded, *projected = summed.split_with_sizes(sizes, 1)
