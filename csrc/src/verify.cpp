@@ -69,7 +69,7 @@ class Verifier {
 };
 
 void verify_pages(const File& file, const Header& header, Verifier& verifier, const Progress& progress) {
-  const Pages memory = allocate_pages(kChunkPages * kPageBytes);
+  const Pages memory = allocate_pages(std::min(kChunkPages, header.page_count + 1) * kPageBytes);
   for (std::uint64_t first = 0; first < header.page_count; first += kChunkPages) {
     const std::uint64_t count = std::min(kChunkPages, header.page_count - first);
     file.read(memory.get(), count * kPageBytes, page_offset(first));

@@ -7,13 +7,15 @@ the tensors of a checkpoint are, how files are called, and which error says what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv41.errors import CheckFailed
 from dsv41.geometry import partition as cut
 from dsv41.rows.checkpoint import DOWNLOAD_RECORD, INDEX, revision_of, source_file
 from dsv41.rows.core import PACK_AGAIN, extension, row_errors, table_errors, use_library
+from dsv41.rows.files import Header, Problem, Source, Verification, file_name, for_path
+from dsv41.rows.imports import PackedShard, import_shard, read_packed
+from dsv41.rows.ownership import check_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,83 +29,22 @@ __all__ = [
     "DOWNLOAD_RECORD",
     "INDEX",
     "Header",
+    "PackedShard",
     "Problem",
     "Source",
     "Verification",
+    "check_partition",
     "file_name",
+    "import_shard",
     "inspect",
     "open_shard",
     "pack",
+    "read_packed",
     "revision_of",
     "source_file",
     "use_library",
     "verify",
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """The table that a row file was packed from.
-
-    `digest` is the SHA-256 over header hash, sample hash, sizes and offsets; `revision` may be
-    empty.
-    """
-
-    file: str
-    revision: str
-    rows: int
-    file_bytes: int
-    weight_offset: int
-    scale_offset: int
-    header_sha256: str
-    sample_sha256: str
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Header:
-    """Header page of a row file; `ranges` holds (lo, hi, base) triples of rows."""
-
-    version: int
-    layer: int
-    rank: int
-    tp: int
-    partition: str
-    total_rows: int
-    local_rows: int
-    page_count: int
-    file_bytes: int
-    complete: bool
-    packer: str
-    ranges: tuple[tuple[int, int, int], ...]
-    source: Source
-    data_digest: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """One finding of `verify`; page and row are -1 where they do not apply, row is a global id."""
-
-    page: int
-    row: int
-    says: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
-    """What `verify` found in one file; `problems` are the first 20 of `problem_count`."""
-
-    path: str
-    ok: bool
-    pages: int
-    rows: int
-    problem_count: int
-    problems: tuple[Problem, ...]
-
-
-def file_name(*, layer: int, rank: int, tp: int, partition: str) -> str:
-    """Make the name of the row file of one layer and rank."""
-    return f"engram-l{layer}-r{rank}of{tp}-{partition}.rows"
 
 
 def pack(
@@ -157,7 +98,7 @@ def pack(
                 total_rows=rows.total_rows,
                 ranges=[(part.lo, part.hi, part.base) for part in rows.ranges(shard.rank)],
                 revision=commit,
-                progress=_for_path(progress, target),
+                progress=for_path(progress, target),
             )
         targets.append(target)
     return targets
@@ -174,7 +115,7 @@ def verify(
     found = []
     for path in paths:
         with row_errors():
-            result = extension().verify(str(path), progress=_for_path(progress, path))
+            result = extension().verify(str(path), progress=for_path(progress, path))
         problems = tuple(Problem(**problem) for problem in result.pop("problems"))
         found.append(Verification(path=str(path), problems=problems, **result))
     return found
@@ -250,9 +191,3 @@ def open_shard(
 def _order_bounds(engram: Engram, layer: int) -> list[int]:
     """First rows of the n-gram orders after the lowest: columns are order-major."""
     return list(engram.offsets(layer)[engram.heads :: engram.heads])
-
-
-def _for_path(
-    progress: Callable[[Path, int, int], object] | None, path: Path
-) -> Callable[[int, int], object] | None:
-    return None if progress is None else lambda done, total: progress(path, done, total)

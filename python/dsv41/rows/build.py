@@ -25,7 +25,7 @@ def default_cache() -> Path:
 
 
 def library(*, sources: Path = SOURCES, cache: Path | None = None) -> Path:
-    """Path of the library, compiled when the cache does not have it.
+    """Compile the library, unless the cache has it; its path.
 
     Raises:
         Error: D030, when there are no sources, no compiler, or it fails.
@@ -33,12 +33,17 @@ def library(*, sources: Path = SOURCES, cache: Path | None = None) -> Path:
     units = sorted((sources / "src").glob("*.cpp"))
     if not units:
         raise _cannot(f"{sources} has no sources of the row store.")
-    folder = default_cache() if cache is None else cache
-    target = folder / f"libdsv41_rows-{_key(sources)}.so"
+    target = cached_path(sources=sources, cache=cache)
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         _compile(units, sources / "include", target)
     return target
+
+
+def cached_path(*, sources: Path = SOURCES, cache: Path | None = None) -> Path:
+    """Where the library of these sources is, or will be."""
+    folder = default_cache() if cache is None else cache
+    return folder / f"libdsv41_rows-{_key(sources)}.so"
 
 
 def _key(sources: Path) -> str:

@@ -1,0 +1,53 @@
+#!/bin/sh
+# The C++ tests: run.sh [sanitize | long | one-command]; without a word, sanitize and one-command.
+#   sanitize     everything below ASan and UBSan
+#   long         at least ten million verified random lookups (minutes)
+#   one-command  the library by the command of dsv41_rows.h, used from C
+# Build products and test files go to csrc/build/tests, on a disk that knows O_DIRECT.
+set -eu
+cd "$(dirname "$0")/.."
+out=build/tests
+strict="-Wall -Wextra -Werror"
+trap 'rm -rf "$out/files"' EXIT
+
+compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/NAME
+    mkdir -p "$out/$1" "$out/files"
+    ls src/*.cpp tests/*.cpp | xargs -P 2 -I{} sh -c \
+        'o="$0/$(basename {} .cpp).o"; [ "$o" -nt {} ] && [ -z "$(find src include tests -name "*.h*" -newer "$o")" ] ||
+         g++ -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict"
+    for program in test_core test_file stress; do
+        core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/$1/\1.o|")
+        g++ $2 -pthread "$out/$1/$program.o" $core -o "$out/$1/$program"
+    done
+}
+
+sanitize() {
+    compile sanitized "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+    "$out/sanitized/test_core"
+    "$out/sanitized/test_file" "$out/files"
+    "$out/sanitized/stress" "$out/files" 40000 200000
+}
+
+long() {
+    compile fast "-O2"
+    "$out/fast/stress" "$out/files" 2000000 10000000
+}
+
+one_command() {
+    mkdir -p "$out"
+    g++ -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -pthread -Iinclude src/*.cpp -o "$out/libdsv41_rows.so"
+    gcc -std=c11 -D_DEFAULT_SOURCE $strict -Iinclude tests/tool.c -o "$out/tool" "$out/libdsv41_rows.so" -pthread \
+        "-Wl,-rpath,$PWD/$out"
+    status=0
+    "$out/tool" lookup /nowhere 1 0 1 weighted auto 0 2>"$out/said" || status=$?
+    [ "$status" = 7 ] && grep -q '^io: cannot open /nowhere (errno 2' "$out/said"
+    echo "one command: ok"
+}
+
+case "${1:-all}" in
+    sanitize) sanitize ;;
+    long) long ;;
+    one-command) one_command ;;
+    all) sanitize && one_command ;;
+    *) echo "run.sh [sanitize | long | one-command]" >&2; exit 2 ;;
+esac
