@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix lint bench-local pictures
+.PHONY: help setup serve-local stop-local test test-nix test-flags lint bench-local pictures
 VENV := .venv/bin
 ARGS ?=
 
@@ -21,6 +21,9 @@ test: setup ## run the tests
 
 test-nix: setup ## evaluate and build the flake offline, on a stand-in for nixpkgs
 	@scripts/test-nix.sh
+
+test-flags: setup ## install SGLang on the CPU (3 GB, minutes) and ask its parser for every flag
+	@scripts/setup-flags.sh && $(VENV)/python -m pytest -m flags tests/test_flags.py $(ARGS)
 
 lint: setup ## ruff, mypy, import-linter
 	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from planned import SPARK_PROFILES, fleet_for, planned, profile_with
 
 from dsv41 import example, fleet, plan, profile
 from dsv41.engines.trees import TREES
 from dsv41.errors import UsageError
 from dsv41.knobs import KNOBS, REQUIRED
+from planned import SPARK_PROFILES, fleet_for, planned, profile_with
 
 # the recipe's variables (three- and four-Spark tables), and the knob that stands for each
 RECIPE_VARIABLES = {

@@ -22,6 +22,7 @@ CACHE_ENVIRONMENT = {
     "TILELANG_CACHE_DIR": f"{CACHE}/tilelang",
     "FLASHINFER_WORKSPACE_BASE": f"{CACHE}/flashinfer",
     "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+    "CUDA_CACHE_PATH": f"{CACHE}/nv",
 }
 
 
