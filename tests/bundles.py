@@ -77,7 +77,7 @@ rows_dir = "/var/lib/dsv41/rows"
 """
 
 
-def fleet(topology: str, *, nixos: bool = False) -> Fleet:
+def fleet_text(topology: str, *, nixos: bool = False) -> str:
     """The fleets of the recipes: a triangle, a switch with both twins of a cage, a ring."""
     ends = {
         "triangle": [
@@ -91,7 +91,11 @@ def fleet(topology: str, *, nixos: bool = False) -> Fleet:
     places = (0, 2) if topology == "switch" else (0, 1)
     hca = [FUNCTIONS[place][1 if nixos else 0] for place in places]
     text = f'topology = "{topology}"\napi_key_file = "/etc/dsv41/keys"\n'
-    return parse(text + "".join(_node(r, hca, e) for r, e in enumerate(ends)), where="fleet.toml")
+    return text + "".join(_node(r, hca, e) for r, e in enumerate(ends))
+
+
+def fleet(topology: str, *, nixos: bool = False) -> Fleet:
+    return parse(fleet_text(topology, nixos=nixos), where="fleet.toml")
 
 
 def site(topology: str, *, nixos: bool = False) -> Site:

@@ -36,6 +36,7 @@ def _build() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_service_verbs(verbs)
     _add_data_verbs(verbs)
+    _add_judges(verbs)
     _add_inner_verbs(verbs)
     return parser
 
@@ -143,6 +144,27 @@ def _add_data_verbs(verbs: Any) -> None:
         verbs, "explain", "verbs.explain", effect="offline", says="Tell more about an error code."
     )
     explain.add_argument("code", metavar="CODE", help="for example D063; `all` lists them")
+
+
+def _add_judges(verbs: Any) -> None:
+    doctor = _verb(
+        verbs, "doctor", "judge.judge_fleet", effect="reads hosts", says="Judge every node."
+    )
+    doctor.add_argument("--fleet", type=Path, required=True, metavar="F", help="the fleet file")
+    doctor.add_argument("--profile", required=True, metavar="P", help="a name or ./file.toml")
+    doctor.add_argument("--image", metavar="REF", help="the image that all nodes must have")
+    doctor.add_argument("--all", action="store_true", help="show what is ok as well")
+    source = doctor.add_mutually_exclusive_group()
+    source.add_argument("--bundle", type=Path, metavar="DIR", help="judge captured text, offline")
+    source.add_argument("--collect", type=Path, metavar="DIR", help="keep what the nodes said")
+    diagnose = _verb(
+        verbs, "diagnose", "judge.judge_log", effect="offline", says="Name the cause in a log."
+    )
+    diagnose.add_argument("log", nargs="?", type=Path, metavar="LOG", help="a file, - for stdin")
+    diagnose.add_argument(
+        "--samples", type=Path, metavar="FILE", help="JSON lines of a running engine"
+    )
+    diagnose.add_argument("--profile", default="tp3", metavar="P", help="default tp3")
 
 
 def _add_inner_verbs(verbs: Any) -> None:
