@@ -38,12 +38,26 @@ T = TypeVar("T")
 
 
 class Group:
-    """Where the threads of a group meet."""
+    """Ranks that take turns: one runs until its next collective, then the next one.
+
+    Threads that ran at once would spend more time handing over the interpreter than computing.
+    """
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self.barrier = threading.Barrier(world, timeout=60)
-        self.given: list[Any] = [None] * world
+        self.turns = [threading.Semaphore(rank == 0) for rank in range(world)]
+        # a rank may give to the next collective while others still read what this one gave
+        self.given: tuple[list[Any], list[Any]] = ([None] * world, [None] * world)
+        self.failed = False
+
+    def wait(self, rank: int) -> None:
+        if not self.turns[rank].acquire(timeout=60) or self.failed:
+            raise RuntimeError("another rank failed")
+
+    def fail(self) -> None:
+        self.failed = True
+        for turn in self.turns:
+            turn.release()
 
 
 class Member:
@@ -51,13 +65,15 @@ class Member:
 
     def __init__(self, group: Group, rank: int) -> None:
         self.group, self.rank, self.world = group, rank, group.world
+        self.round = 0
 
     def _all(self, tensor: Tensor) -> list[Tensor]:
-        self.group.given[self.rank] = tensor.clone()
-        self.group.barrier.wait()
-        found = list(self.group.given)
-        self.group.barrier.wait()
-        return found
+        given = self.group.given[self.round % 2]
+        self.round += 1
+        given[self.rank] = tensor.clone()
+        self.group.turns[(self.rank + 1) % self.world].release()
+        self.group.wait(self.rank)
+        return list(given)
 
     def sum(self, tensor: Tensor) -> Tensor:
         first, *others = self._all(tensor)
@@ -86,10 +102,13 @@ def together(world: int, work: Callable[[Comm], T]) -> list[T]:
     def one(rank: int) -> T:
         torch.set_num_threads(1)
         try:
-            return work(Member(group, rank))
+            group.wait(rank)
+            result = work(Member(group, rank))
         except BaseException:
-            group.barrier.abort()
+            group.fail()
             raise
+        group.turns[(rank + 1) % world].release()
+        return result
 
     with ThreadPoolExecutor(world) as pool:
         return [future.result() for future in [pool.submit(one, rank) for rank in range(world)]]

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from safetensors import safe_open
 
 from dsv41.geometry import hash_columns, partition
-from dsv41.local.codec import ROW_BLOCK
+from dsv41.local.codec import E4M3_VALUES, ROW_BLOCK
 from dsv41.local.norm import RmsNorm
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class StoreReader:
         scales = torch.empty(count, 256 // ROW_BLOCK, dtype=torch.uint8)
         flat = ids.reshape(-1).numpy()
         self._stores[layer_id].lookup(flat, weights.numpy(), scales.numpy())
-        values = weights.view(torch.float8_e4m3fn).to(torch.float32)
+        # by table: half the time of torch's conversion from float8
+        values = torch.from_numpy(E4M3_VALUES.take(weights.numpy()))
         values.view(count, -1, ROW_BLOCK).mul_(self._scales[scales.int()].unsqueeze(-1))
         return values.view(*ids.shape, -1)
 
