@@ -133,7 +133,7 @@ WAYS = (
     Way(name="abi", abi=True),
 )
 # what a store raises, by module and by C interface
-ROWS_ERRORS = (dsv41_rows.RowsError, RowsError)
+ROWS_ERRORS: Any = (dsv41_rows.RowsError, RowsError)
 
 
 def arrays(count: int) -> tuple[Bytes, Bytes]:

@@ -8,6 +8,7 @@ import struct
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -160,6 +161,15 @@ def test_any_geometry_packs_and_verifies(
     ]
     assert all((found[row][0] == made.weights[1][row]).all() for row in found)
     assert rows.verify([path])[0].ok
+    opened = rows.open_shard(
+        rows_dir=folder, engram=engram, partition=name, shard=shard, checkpoint=made.path
+    )[1]
+    ids = np.concatenate([np.arange(engram.rows(1)), [-1]])
+    weights, scales = np.ones((len(ids), 256), np.uint8), np.ones((len(ids), 8), np.uint8)
+    opened.lookup(ids, weights, scales)
+    mine = np.isin(ids, list(found))[:, None]
+    assert (weights == np.where(mine, made.weights[1][ids], 0)).all()
+    assert (scales == np.where(mine, made.scales[1][ids], 0)).all()
 
 
 def refusal(folder: Path, header: dict[str, Any], tail: int = 0) -> str:

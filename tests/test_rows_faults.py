@@ -168,6 +168,13 @@ def test_without_o_direct_auto_reads_buffered_and_says_so(
         assert stats["refusals"] == ["aio: O_DIRECT refused: Invalid argument"] * (engine == "auto")
 
 
+def test_a_buffered_read_that_stops_early_goes_on(
+    tool: Tool, path: Path, checkpoint: Checkpoint
+) -> None:
+    stats = assert_exact(look(tool, path, fault="nodirect,short"), checkpoint)
+    assert (stats["direct"], stats["short_reads"]) == (False, 0)
+
+
 def test_a_named_engine_never_falls_back(tool: Tool, path: Path, checkpoint: Checkpoint) -> None:
     for fault, reason in (
         ("nodirect", "O_DIRECT refused"),

@@ -127,6 +127,16 @@ def test_a_cut_file_is_noticed_while_open(path: Path, tmp_path: Path) -> None:
     assert error.value.kind == "truncated"
 
 
+def test_a_file_that_somebody_touches_is_counted(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_bytes(path.read_bytes())
+    store = dsv41_rows.RowStore.open(str(copy), **RIGHT)
+    assert store.stats()["file_changed"] is False
+    copy.chmod(0o600)
+    store.lookup(draw_ids(10), *arrays(10))
+    assert store.stats()["file_changed"] is True
+
+
 def test_a_replaced_file_stays_readable(path: Path, tmp_path: Path) -> None:
     copy, other = tmp_path / path.name, tmp_path / "other"
     copy.write_bytes(path.read_bytes())

@@ -226,6 +226,18 @@ def test_lookups_from_many_threads(checkpoint: Checkpoint, store: Any) -> None:
     assert not wrong
 
 
+def test_many_random_lookups(checkpoint: Checkpoint, store: Any) -> None:
+    """200,000 per way here; `make test-rows-long` does ten million."""
+    for turn in range(40):
+        ids = draw_ids(5000, seed=turn)
+        out = arrays(5000)
+        store.lookup(ids, *out)
+        right = expected(checkpoint, ids)
+        assert (out[0] == right[0]).all()
+        assert (out[1] == right[1]).all()
+    assert store.stats()["lookups"] == 200_000
+
+
 def test_a_closed_store_is_closed(path: Path, way: Way) -> None:
     store = way.open(path)
     ticket = store.submit(draw_ids(900), *arrays(900))

@@ -37,10 +37,16 @@ void check_ids(const Header& header, const std::int64_t* ids, std::size_t count)
 }  // namespace
 
 long read_page(const File& file, std::uint64_t offset, std::uint8_t* page) {
-  const ssize_t got = ::pread(file.fd(), page, kPageBytes, static_cast<off_t>(offset));
-  const long result = got < 0 ? -static_cast<long>(errno) : got;
+  std::size_t have = 0;
+  while (have < kPageBytes) {
+    const ssize_t got = ::pread(file.fd(), page + have, kPageBytes - have, static_cast<off_t>(offset + have));
+    if (got < 0) return -static_cast<long>(errno);
+    have += static_cast<std::size_t>(got);
+    // A buffered read may stop early and go on; a direct one inside the file may not.
+    if (got == 0 || file.direct()) break;
+  }
   file.forget(offset, kPageBytes);
-  return result;
+  return static_cast<long>(have);
 }
 
 void Batch::plan(const std::int64_t* ids, std::size_t count, Output output) {

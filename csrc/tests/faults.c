@@ -1,6 +1,6 @@
 // A preloaded library that makes the disk fail: LD_PRELOAD=libfaults.so FAULT=... FAULT_DIR=/folder program
 //
-// It touches only files below FAULT_DIR. FAULT is one of
+// It touches only files below FAULT_DIR. FAULT is one or more, separated by commas, of
 //   eio, short, flip, again, nodata   reads of page FAULT_PAGE (default: any) fail, FAULT_TIMES times (default: always)
 //   nodirect                          open() refuses O_DIRECT, as NFS does
 //   noaio                             io_setup is refused, as by a seccomp profile; nosubmit: io_submit is
@@ -47,7 +47,14 @@ __attribute__((destructor)) static void end(void) {
   fclose(file);
 }
 
-static int is(const char* name) { return strcmp(fault, name) == 0; }
+static int is(const char* name) {
+  const size_t length = strlen(name);
+  for (const char* word = fault; word != NULL; word = strchr(word, ',')) {
+    word += *word == ',';
+    if (strncmp(word, name, length) == 0 && (word[length] == 0 || word[length] == ',')) return 1;
+  }
+  return 0;
+}
 static int ours(const char* path) { return *folder != 0 && strncmp(path, folder, strlen(folder)) == 0; }
 
 static int ours_fd(int fd) {

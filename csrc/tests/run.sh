@@ -8,6 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 out=build/tests
 strict="-Wall -Wextra -Werror"
+rm -rf "$out/files"
 trap 'rm -rf "$out/files"' EXIT
 
 compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/NAME
