@@ -198,7 +198,7 @@ def test_eight_nodes_plan_with_two_expert_groups_and_not_with_one(tmp_path: Path
     ("old", "new", "words"),
     [
         ('"tp4"', '"tp5"', ["extends", "'tp5'", "tp4-cycle"]),
-        ("tp = {", "tpp = {", ["knobs.tpp", "tp, ep"]),
+        ("tp = {", "tpp = {", ["knobs.tpp", "tp, ", "profiles.md lists"]),
         ("value = 8", "value = 8.5", ["knobs.tp", "8.5", "int from 1 to 16"]),
         ('{ value = 8, why = "eight nodes" }', '{ omitted = "x" }', ["knobs.tp", "omitted"]),
         ('why = "eight nodes"', 'why = ""', ["knobs.tp", "value and why"]),

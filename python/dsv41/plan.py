@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dsv41 import __version__, budget
+from dsv41 import __version__, budget, presence
 from dsv41.budget import Item, gate
 from dsv41.engines import Launch, checks, renderer, wiring
 from dsv41.engines.trees import tree
@@ -155,6 +155,7 @@ def _checked(profile: Profile, fleet: Fleet) -> tuple[Finding, ...]:
         )
     if profile.engine == LOCAL:
         return ()
+    presence.no_placeholders(fleet)
     build = tree(profile.tree, engine=profile.engine, where=profile.where)
     checks.capabilities(profile, build)
     checks.refused(profile)

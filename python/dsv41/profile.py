@@ -11,6 +11,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from dsv41.knobs import KNOBS, OFF, REQUIRED, Rule, Value
 __all__ = ["KNOBS", "Knob", "Profile", "Rule", "Value", "load", "names", "parse"]
 
 HEAD = ("name", "engine", "tree", "says")
+FEW = 20  # so many knobs are listed in an error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,7 @@ def load(name: str) -> Profile:
     return parse(text, where=f"profiles/{name}.toml")
 
 
+@cache
 def names() -> list[str]:
     """The profiles that ship with dsv41."""
     folder = files("dsv41.profiles")
@@ -176,10 +180,19 @@ def _knob(key: str, table: object, *, where: str) -> Knob:
     raise _wrong(where, f"knobs.{key}", sorted(table), "value and why, or omitted")
 
 
+def _known(engine: str, key: str) -> str:
+    """The knobs of an engine; of many those alone whose names are near."""
+    known = list(KNOBS[engine])
+    if len(known) <= FEW:
+        return ", ".join(known)
+    near = get_close_matches(key, known, n=4, cutoff=0.4)
+    return ", ".join([*near, "and what docs/reference/profiles.md lists"])
+
+
 def _check_names(engine: str, knobs: Mapping[str, Knob], *, where: str) -> None:
     for key, knob in knobs.items():
         if key not in KNOBS[engine]:
-            raise _wrong(where, f"knobs.{key}", knob.value, ", ".join(KNOBS[engine]))
+            raise _wrong(where, f"knobs.{key}", knob.value, _known(engine, key))
         if knob.omitted and key in REQUIRED[engine]:
             raise _wrong(where, f"knobs.{key}", "omitted", "a value: the engine cannot do without")
 
@@ -188,6 +201,6 @@ def _check_knobs(engine: str, values: Mapping[str, Value | None], *, where: str)
     rules = KNOBS[engine]
     for key, value in values.items():
         if key not in rules:
-            raise _wrong(where, f"knobs.{key}", value, ", ".join(rules))
+            raise _wrong(where, f"knobs.{key}", value, _known(engine, key))
         if not rules[key].allows(value):
             raise _wrong(where, f"knobs.{key}", value, rules[key].allowed())

@@ -85,14 +85,12 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 
 def _add_service_verbs(verbs: Any) -> None:
     serve = _verb(verbs, "serve", "serve.serve", effect="changes hosts", says="Start the service.")
-    plan = _verb(verbs, "plan", "verbs.plan", effect="offline", says="Print what would run.")
-    for parser in (serve, plan):
-        _add_profile(parser)
-        _add_key(parser)
-        parser.add_argument("--port", type=int, default=8888, metavar="N", help="default 8888")
+    _add_profile(serve)
+    _add_key(serve)
+    serve.add_argument("--port", type=int, default=8888, metavar="N", help="default 8888")
     serve.add_argument("--detach", action="store_true", help="return when the service is ready")
     serve.add_argument("--dry-run", action="store_true", help="print the steps and do nothing")
-    plan.add_argument("--why", action="store_true", help="print every knob with its reason")
+    _add_plan(verbs)
     stop = _verb(verbs, "stop", "service.stop", effect="stops serving", says="Stop the service.")
     status = _verb(verbs, "status", "service.status", effect="reads hosts", says="One line a rank.")
     logs = _verb(
@@ -120,6 +118,37 @@ def _add_service_verbs(verbs: Any) -> None:
     smoke.add_argument("--receipt", type=Path, metavar="FILE", help="where the receipt goes")
     _add_key(smoke)
     _add_state(smoke)
+
+
+def _add_plan(verbs: Any) -> None:
+    plan = _verb(
+        verbs, "plan", "planning.plan", effect="offline", says="Say what would run and if it fits."
+    )
+    _add_profile(plan)
+    _add_key(plan)
+    plan.set_defaults(state_dir=None)  # the fleet file's, or profile local's own
+    plan.add_argument("--port", type=int, metavar="N", help="default 8888")
+    plan.add_argument("--fleet", type=Path, metavar="F", help="where it is served: fleet.toml")
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="K=V", help="another value for a knob"
+    )
+    plan.add_argument("--eager", action="store_true", help="no CUDA graphs (vLLM)")
+    plan.add_argument("--text-only", action="store_true", help="no images (vLLM)")
+    plan.add_argument("--image", metavar="REF", help="the engine's image, with its digest")
+    plan.add_argument(
+        "--reserve-gib", type=float, metavar="N", help="memory of other programs on every node"
+    )
+    plan.add_argument("--why", action="store_true", help="print every knob with its reason")
+    plan.add_argument("--check", action="store_true", help="look at nodes that are this machine")
+    shown = plan.add_mutually_exclusive_group()
+    shown.add_argument("--example", metavar="P", help="print a fleet file for a profile")
+    shown.add_argument("--diff", metavar="OTHER", help="what differs from a Plan or profile")
+    shown.add_argument(
+        "--format",
+        choices=["docker", "podman", "systemd", "recipe"],
+        help="what an engineer would paste or review",
+    )
+    shown.add_argument("--draw", choices=["memory", "map", "cables"], help="print a picture as SVG")
 
 
 def _add_data_verbs(verbs: Any) -> None:

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsv41 import fleet as fleets
 from dsv41 import host, profile
 from dsv41 import plan as plans
+from dsv41.cli.planning import local_fleet
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed, UsageError, explanations
 
@@ -21,40 +21,8 @@ if TYPE_CHECKING:
 def make_plan(args: Namespace, *, master_port: int = 20000) -> tuple[profile.Profile, plans.Plan]:
     """The profile and Plan that the flags ask for."""
     chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
-    if chosen.engine != "local":
-        raise UsageError(
-            "D002", f"Profile {chosen.name} needs a fleet file; only local runs without one."
-        )
-    if not 1 <= args.port <= 65535:
-        raise UsageError("D003", f"--port is {args.port}; a port is 1 to 65535.")
-    key_file = args.api_key_file and str(args.api_key_file.absolute())
-    fleet = fleets.loopback(
-        tp=chosen.integer("tp"),
-        state_dir=str(args.state_dir.absolute()),
-        port=args.port,
-        master_port=master_port,
-        api_key_file=key_file,
-    )
+    fleet = local_fleet(args, chosen, master_port=master_port)
     return chosen, plans.plan(chosen, fleet, {})
-
-
-def plan(args: Namespace, talk: Talk) -> int:
-    """Print the Plan."""
-    chosen, made = make_plan(args)
-    if args.json:
-        talk.put(made.to_json().rstrip("\n"))
-        return 0
-    talk.put(f"profile {chosen.name}: {chosen.says}")
-    talk.put(f"plan {made.digest}\nurl {made.url}")
-    for rank in made.ranks:
-        talk.put(f"rank {rank.rank} {rank.role} on {rank.node}: {' '.join(rank.argv)}")
-    show_steps(made, talk)
-    for entry in made.omitted:
-        talk.put(f"omitted {entry['knob']}: {entry['reason']}")
-    if args.why:
-        for name, knob in sorted(chosen.knobs.items()):
-            talk.put(f"{name} = {knob.value!r}\n    {knob.why}")
-    return 0
 
 
 def show_steps(made: plans.Plan, talk: Talk) -> None:

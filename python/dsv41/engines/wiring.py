@@ -12,7 +12,7 @@ from dsv41.engines.trees import Tree
 from dsv41.errors import UsageError
 from dsv41.finding import Finding
 from dsv41.fleet import Fleet, Node, cables
-from dsv41.profile import Profile
+from dsv41.profile import Profile, Value
 
 PUBLISHED_GIDS = (
     2  # ports that a listener of NCCL publishes without the extension (user report P24)
@@ -72,17 +72,27 @@ def _ring_faults(profile: Profile, fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def _contract(profile: Profile) -> Iterator[tuple[str, str]]:
     """What the patched library needs beside it, or NCCL chooses trees that are not there."""
-    for key, wanted in RING_CONTRACT.items():
+    for key, wanted in {**RING_CONTRACT, **_ENGINE_CONTRACT.get(profile.engine, {})}.items():
         found = profile.get(key)
         if found != wanted:
             yield f"{key} is {found!r}, a ring needs {wanted!r}", f"edit {profile.where}: {key}"
 
 
-RING_CONTRACT = {
+RING_CONTRACT: dict[str, Value] = {
     "nccl_ring_only": True,
     "nccl_algo": "Ring",
     "nccl_subnet_aware": True,
     "nccl_merge_nics": False,
+}
+# the cycle's launcher refuses any other value of these as well (SR-PR261)
+_ENGINE_CONTRACT: dict[str, dict[str, Value]] = {
+    "vllm": {
+        "nccl_subnet_prefix": 24,
+        "nccl_cross_nic": 1,
+        "nccl_p2p_level": "SYS",
+        "nccl_skip_tree": True,
+        "nccl_cumem": False,
+    }
 }
 
 

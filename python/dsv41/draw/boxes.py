@@ -1,4 +1,4 @@
-"""Pictures from data: pure functions to SVG and text. Looks nothing up."""
+"""Boxes on a grid and arrows between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-INK, PAPER, LINE, TINT = "#1c2733", "#ffffff", "#5b6b7a", "#e8f0f7"
+from dsv41.draw.canvas import INK, LINE, PAPER, TINT, opening
+
 CELL_WIDTH, CELL_HEIGHT, GAP = 204, 74, 34  # pixels
 
 
@@ -46,17 +47,18 @@ class Arrow:
 
 
 def boxes(items: Sequence[Box], arrows: Sequence[Arrow], *, title: str) -> str:
-    """An SVG of boxes on a grid and the arrows between them; the same input gives the same bytes."""
+    """An SVG of boxes and arrows; the same input gives the same bytes."""
     width = max(box.left for box in items) + CELL_WIDTH + GAP
     top = min(box.top for box in items) - GAP
     height = max(box.top for box in items) + CELL_HEIGHT + GAP - top
+    tip = (
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto-start-reverse">'
+        f'<path d="M0 0 8 4 0 8z" fill="{LINE}"/></marker></defs>'
+    )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {top:g} {width:g} {height:g}" '
-        f'font-family="sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
-        f"<title>{escape(title)}</title>",
-        f'<rect y="{top:g}" width="100%" height="100%" fill="{PAPER}"/>',
-        f'<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        f'orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" fill="{LINE}"/></marker></defs>',
+        opening(width, height, title=title, top=top),
+        tip,
         *(_arrow(items[a.start], items[a.end], a.says) for a in arrows),
         *(_box(box) for box in items),
         "</svg>\n",

@@ -1,0 +1,92 @@
+"""A Plan in words: what all ranks share once, then what each has for itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from dsv41.cli import pictures
+from dsv41.draw import bars_text, cells_text
+from dsv41.fleet import Fleet, cables
+from dsv41.plan import Plan, Rank
+from dsv41.profile import Profile
+
+GIB = 1 << 30
+
+
+def lines(profile: Profile, fleet: Fleet, made: Plan, *, why: bool) -> Iterator[str]:
+    """The lines of `dsv41 plan`."""
+    yield f"profile {profile.name}: {profile.says}"
+    yield f"plan {made.digest}"
+    yield f"url {made.url}"
+    if made.budget is not None:
+        yield from _memory(profile, fleet, made, made.budget)
+        yield from _cables(fleet)
+        yield from _shared(made)
+    else:
+        for rank in made.ranks:
+            yield f"rank {rank.rank} {rank.role} on {rank.node}: {shlex.join(rank.argv)}"
+    yield from steps(made)
+    for note in made.notes:
+        yield f"note {note['code']} [{note['level']}] {note['says']}"
+        if note["fix"]:
+            yield f"  fix: {note['fix']}"
+    for entry in made.omitted:
+        yield f"omitted {entry['knob']}: {entry['reason']}"
+    if why:
+        for name, knob in sorted(profile.knobs.items()):
+            if not knob.omitted:
+                yield f"{name} = {knob.value!r}  [{knob.source}]\n    {knob.why}"
+
+
+def steps(made: Plan) -> Iterator[str]:
+    """The steps of a Plan, a line each."""
+    for step in made.steps:
+        yield f"step {step.id} on {step.node} [{step.effect}]: {shlex.join(step.command)}"
+
+
+def _memory(profile: Profile, fleet: Fleet, made: Plan, found: Any) -> Iterator[str]:
+    free, pool = found["free"] / GIB, found["pool_tokens"]
+    yield (
+        f"memory {found['verdict']}: {free:.1f} GiB stay free at the low point on {found['node']}; "
+        f"the KV pool holds {pool:,} tokens"
+    )
+    yield bars_text(pictures.bars(made, fleet))
+    yield cells_text(pictures.grid(profile, fleet))
+
+
+def _cables(fleet: Fleet) -> Iterator[str]:
+    for subnet, ports in cables(fleet).items():
+        ends = ", ".join(f"{fleet.nodes[rank].name} {hca}" for rank, hca in ports)
+        yield f"cable {subnet}: {ends}"
+
+
+def _shared(made: Plan) -> Iterator[str]:
+    """One command and environment, then each rank's own words."""
+    head = made.ranks[0]
+    shared = {
+        name: value
+        for name, value in head.env.items()
+        if all(rank.env.get(name) == value for rank in made.ranks)
+    }
+    yield f"image {head.image or 'not known: serve will refuse it; give --image REF@sha256:...'}"
+    yield f"command of rank 0: {shlex.join(head.argv)}"
+    yield f"container options: {shlex.join(head.options)}"
+    yield "environment of every rank:"
+    for name, value in sorted(shared.items()):
+        yield f"  {name}={value}"
+    for rank in made.ranks:
+        yield from _own(rank, head, shared)
+
+
+def _own(rank: Rank, head: Rank, shared: dict[str, str]) -> Iterator[str]:
+    yield f"rank {rank.rank} {rank.role} on {rank.node}, fingerprint {rank.fingerprint}"
+    for name, value in sorted(rank.env.items()):
+        if name not in shared:
+            yield f"  {name}={value}"
+    differs = [word for word in rank.argv if word not in head.argv]
+    if differs:
+        yield f"  command differs in: {shlex.join(differs)}"
+    for mount in rank.mounts:
+        yield f"  mount {mount}"
