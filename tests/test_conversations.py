@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dsv41.geometry import Engram
-    from dsv41.local.engram import RowReader
+    from dsv41.local.engram import RowReader, Rows
     from dsv41.local.model import Model
 
 
@@ -132,8 +132,8 @@ class Mistaken:
     def columns(self, engram: Engram, layer_id: int) -> Sequence[int]:
         return self._rows.columns(engram, layer_id)
 
-    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
-        return self._rows.rows(layer_id, self._change(layer_id, ids))
+    def ask(self, layer_id: int, ids: Tensor) -> Rows:
+        return self._rows.ask(layer_id, self._change(layer_id, ids))
 
 
 def exchanged(engram: Engram, layer_id: int, ids: Tensor) -> Tensor:
@@ -186,9 +186,9 @@ def test_pages_of_another_rank_are_never_read_as_ones_own(
     for rank in (0, 1):
         first = split.ranges(rank)[0].lo
         ids = torch.arange(first, first + 24).view(1, 24)
-        assert reader(loader, rows_dir, rank).rows(1, ids).any(2).all()
+        assert reader(loader, rows_dir, rank).ask(1, ids)().any(2).all()
         with pytest.raises(RowsError, match=r"(?i)checksum|crc"):
-            reader(loader, tmp_path, rank).rows(1, ids)
+            reader(loader, tmp_path, rank).ask(1, ids)()
 
 
 def reader(loader: Loader, folder: Path, rank: int) -> RowReader:

@@ -180,8 +180,8 @@ def test_the_row_store_gives_the_rows_of_the_checkpoint(loader: Loader, checkpoi
         torch.manual_seed(layer)
         ids = torch.randint(0, engram.rows(layer), (9, engram.columns))
         ids[3, 5] = -1
-        found = loader.stores(loader.alone).rows(layer, ids)
-        assert torch.equal(found, tables.rows(layer, ids))
+        found = loader.stores(loader.alone).ask(layer, ids)()
+        assert torch.equal(found, tables.ask(layer, ids)())
         assert found.shape == (9, 24, 256)
         assert not found[3, 5].any()
         assert found[3, 6].any()
@@ -191,9 +191,13 @@ def test_a_scale_without_a_value_is_no_row() -> None:
     class Store:
         rank, tp, partition = 0, 1, "weighted"
 
-        def lookup(self, ids: Any, weights: Any, scales: Any) -> None:
+        def submit(self, ids: Any, weights: Any, scales: Any) -> Any:
             assert len(ids) == len(weights)
             weights[:], scales[:] = 0x38, 255  # 1.0 in E4M3; E8M0 has no number 255
+            return self
 
-    values = StoreReader({1: Store()}).rows(1, torch.zeros(1, 1, dtype=torch.int64))
+        def wait(self) -> None:
+            pass
+
+    values = StoreReader({1: Store()}).ask(1, torch.zeros(1, 1, dtype=torch.int64))()
     assert values.isnan().all()

@@ -1,19 +1,19 @@
 """Engram: memory rows chosen by the last tokens, added to the residual streams through a gate.
 
-All of a step's rows are known before any layer runs: ids come from tokens alone. So a step reads
-the rows of all Engram layers at its start, and what it sums over the ranks is not the rows (24 x
-256 values a token and layer) but their projection (5 x hidden): each rank projects the rows that
-it owns, rows of other ranks being zero, and a sum of projections is the projection of the sum.
+All of a step's rows are known before any layer runs: ids come from tokens alone. So a step begins
+with reading the rows of all Engram layers at once, and what it sums over the ranks is not the rows
+(24 x 256 values a token and layer) but their projection (5 x hidden): each rank projects the rows
+that it owns, rows of other ranks being zero, and a sum of projections is the projection of the sum.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
 from safetensors import safe_open
 
 from dsv41.geometry import hash_columns, partition
@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 FOREIGN = -1  # an id that no rank owns: its row reads as zeros
 
 
+Rows = Callable[[], "Tensor"]  # waits for float [n, columns, head_dim]
+
+
 class RowReader(Protocol):
     """Where the rows of the Engram tables come from."""
 
     def columns(self, engram: Engram, layer_id: int) -> Sequence[int]:
         """Name the hash columns of which this reader owns any row; of all others it owns none."""
 
-    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
-        """Give rows: int64 [n, columns] -> float [n, columns, head_dim]; foreign ones are 0."""
+    def ask(self, layer_id: int, ids: Tensor) -> Rows:
+        """Begin to read rows: int64 [n, columns]; foreign ones are 0."""
 
 
 class Store(Protocol):
@@ -57,8 +60,8 @@ class Store(Protocol):
     def partition(self) -> str:
         """Name of the rule by which they do."""
 
-    def lookup(self, ids: Any, weights: Any, scales: Any) -> Any:
-        """Fill uint8 [n, 256] and uint8 [n, 8] for int64 [n]."""
+    def submit(self, ids: Any, weights: Any, scales: Any) -> Any:
+        """Begin to fill uint8 [n, 256] and uint8 [n, 8] for int64 [n]; the ticket has `wait()`."""
 
 
 class StoreReader:
@@ -81,17 +84,26 @@ class StoreReader:
             if any(part.lo < first + count and first < part.hi for part in ranges)
         ]
 
-    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
-        """Read and decode: int64 [n, columns] -> float32 [n, columns, 256]."""
+    def ask(self, layer_id: int, ids: Tensor) -> Rows:
+        """Submit int64 [n, columns]; the wait gives float32 [n, columns, 256]."""
         count = ids.numel()
         weights = torch.empty(count, 256, dtype=torch.uint8)
         scales = torch.empty(count, 256 // ROW_BLOCK, dtype=torch.uint8)
         flat = ids.reshape(-1).numpy()
-        self._stores[layer_id].lookup(flat, weights.numpy(), scales.numpy())
+        ticket = self._stores[layer_id].submit(flat, weights.numpy(), scales.numpy())
+
+        def rows() -> Tensor:
+            ticket.wait()
+            return self._decode(weights, scales).view(*ids.shape, -1)
+
+        return rows
+
+    def _decode(self, weights: Tensor, scales: Tensor) -> Tensor:
+        """uint8 [n, 256] and [n, 8] -> float32 [n, 256]."""
         # by table: half the time of torch's conversion from float8
         values = torch.from_numpy(E4M3_VALUES.take(weights.numpy()))
-        values.view(count, -1, ROW_BLOCK).mul_(self._scales[scales.int()].unsqueeze(-1))
-        return values.view(*ids.shape, -1)
+        values.view(*scales.shape, ROW_BLOCK).mul_(self._scales[scales.int()].unsqueeze(-1))
+        return values
 
 
 class TableReader:
@@ -123,10 +135,11 @@ class TableReader:
         del layer_id
         return range(engram.columns)
 
-    def rows(self, layer_id: int, ids: Tensor) -> Tensor:
-        """Look up: int64 [n, columns] -> [n, columns, head_dim] of the table's dtype."""
+    def ask(self, layer_id: int, ids: Tensor) -> Rows:
+        """Look up int64 [n, columns]: [n, columns, head_dim] of the table's dtype."""
         found = self._tables[layer_id][ids.clamp_min(0)]
-        return found.masked_fill_((ids < 0).unsqueeze(-1), 0)
+        found.masked_fill_((ids < 0).unsqueeze(-1), 0)
+        return lambda: found
 
 
 class Hasher:
@@ -182,13 +195,15 @@ class EngramLayer:
         product = weights[prefix + "q_weight"] * weights[prefix + "k_weight"]
         self._dot_weight = product * self._hidden**-0.5
 
-    def project(self, ids: Tensor) -> Tensor:
-        """Read rows int64 [n, columns] and give keys of the streams and a value: [n, (m + 1) * d].
+    def ask(self, ids: Tensor) -> Rows:
+        """Begin to read the rows int64 [n, all columns] of this layer."""
+        return self._rows.ask(self._layer, ids[:, self._columns])
 
-        It is this rank's part of a sum.
-        """
-        found = self._rows.rows(self._layer, ids[:, self._columns])
-        return F.linear(found.flatten(1).to(self._wkv.dtype), self._wkv)
+    def project(self, rows: Rows) -> Tensor:
+        """Wait for rows; keys of the streams and a value, this rank's part: [n, (m + 1) * d]."""
+        found = rows()
+        # this way round it takes an eighth less than F.linear does with eight rows
+        return torch.mm(self._wkv, found.flatten(1).to(self._wkv.dtype).t()).t()
 
     def add(self, streams: Tensor, projected: Tensor) -> Tensor:
         """Give the streams [n, m, d] with the memory [n, (m + 1) * d] added; a new tensor."""

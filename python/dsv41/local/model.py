@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from dsv41.local.comm import Comm
     from dsv41.local.config import ModelConfig
-    from dsv41.local.engram import RowReader
+    from dsv41.local.engram import RowReader, Rows
 
 CHUNK = 64  # most prompt tokens of one step
 
@@ -146,6 +146,7 @@ class Model:
         for first in range(0, len(tokens), self.chunk):
             part = list(tokens[first : first + self.chunk])
             start = cache.lengths[slot]
+            rows = self._ask(self._look_back(cache, slot, part))
             batch = make_batch(
                 cache,
                 self._config,
@@ -154,8 +155,7 @@ class Model:
                 places=list(range(start, start + len(part))),
                 start=start,
             )
-            terms = self._look_back(cache, slot, part)
-            parts.append(self._forward(cache, batch, torch.tensor(part), self._hasher.ids(terms)))
+            parts.append(self._forward(cache, batch, torch.tensor(part), rows))
         return torch.cat(parts)
 
     @torch.inference_mode()
@@ -173,20 +173,21 @@ class Model:
             if alive:
                 cache.room(slot, 1)
         ids = tokens.masked_fill(~active, 0)
-        batch = make_batch(
-            cache,
-            self._config,
-            self._rope,
-            slots=[slot if alive else cache.slots for slot, alive in enumerate(live)],
-            places=[cache.lengths[slot] if alive else 0 for slot, alive in enumerate(live)],
-            start=None,
-        )
+        places = [cache.lengths[slot] if alive else 0 for slot, alive in enumerate(live)]
         blank = (0,) * self._config.engram_max_ngram_size
         terms = [
             self._look_back(cache, slot, [token])[0] if alive else blank
             for slot, (token, alive) in enumerate(zip(ids.tolist(), live, strict=True))
         ]
-        rows = self._hasher.ids(terms).masked_fill_(~active.view(1, -1, 1), FOREIGN)
+        rows = self._ask(terms, active)
+        batch = make_batch(
+            cache,
+            self._config,
+            self._rope,
+            slots=[slot if alive else cache.slots for slot, alive in enumerate(live)],
+            places=places,
+            start=None,
+        )
         return self._head(self._forward(cache, batch, ids, rows))
 
     def _look_back(self, cache: Cache, slot: int, tokens: list[int]) -> list[tuple[int, ...]]:
@@ -198,7 +199,14 @@ class Model:
         cache.lengths[slot] += len(ids)
         return found
 
-    def _forward(self, cache: Cache, batch: Batch, ids: Tensor, rows: Tensor) -> Tensor:
+    def _ask(self, terms: list[tuple[int, ...]], active: Tensor | None = None) -> list[Rows]:
+        """Begin to read the rows of n look-back windows for all Engram layers."""
+        ids = self._hasher.ids(terms)
+        if active is not None:
+            ids.masked_fill_(~active.view(1, -1, 1), FOREIGN)
+        return [layer.ask(wanted) for layer, wanted in zip(self._engram.values(), ids, strict=True)]
+
+    def _forward(self, cache: Cache, batch: Batch, ids: Tensor, rows: list[Rows]) -> Tensor:
         """Normed final states [n, d] of the batch's rows; the cache takes the rows in."""
         embedded, memory = self._inputs(ids, rows)
         streams = embedded.unsqueeze(1).repeat(1, self._config.hc_mult, 1)
@@ -217,11 +225,11 @@ class Model:
             streams, pre = expand(output, streams, mix), mix.pre
         return self._norm(collapse(streams, pre))
 
-    def _inputs(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+    def _inputs(self, ids: Tensor, rows: list[Rows]) -> tuple[Tensor, dict[int, Tensor]]:
         """Embeddings [n, d] and, by layer, Engram projections: one collective for all."""
         parts = [self._embedding(ids)]
         parts += [
-            layer.project(wanted) for layer, wanted in zip(self._engram.values(), rows, strict=True)
+            layer.project(asked) for layer, asked in zip(self._engram.values(), rows, strict=True)
         ]
         sizes = [part.shape[1] for part in parts]
         summed = self._comm.sum(torch.cat(parts, 1))
