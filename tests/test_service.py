@@ -33,7 +33,7 @@ class Service:
         """Run `dsv41 WORDS --state-dir ... --json`; its document."""
         command = [sys.executable, "-m", "dsv41", *words, "--state-dir", str(self.state), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == status, done.stderr
+        assert done.returncode == status, done.stderr + done.stdout
         return json.loads(done.stdout)
 
     def serve(self, *words: str, status: int = 0) -> Any:

@@ -6,7 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "python").rglob("*.py"))
-NATIVE = [p for p in sorted((ROOT / "csrc").rglob("*")) if p.suffix in (".cpp", ".hpp", ".h", ".c")]
+NATIVE = [
+    path
+    for path in sorted((ROOT / "csrc").rglob("*"))
+    if path.suffix in (".cpp", ".hpp", ".h", ".c") and "build" not in path.parts
+]
 FORBIDDEN = {"utils", "common", "helpers", "manager"}
 
 

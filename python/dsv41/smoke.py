@@ -152,7 +152,7 @@ def _loop(endpoint: Endpoint) -> str:
     _need(choice["finish_reason"] == "stop", f"finish_reason is {choice['finish_reason']}")
     spent = usage["completion_tokens"]
     _need(spent < LOOP_ANSWER, f"the endless answer ran to {spent} tokens")
-    return f"the endless answer was stopped after {spent} tokens"
+    return f"the endless answer was stopped; {spent} tokens of it were kept"
 
 
 LADDER: tuple[tuple[str, Check], ...] = (
