@@ -23,8 +23,8 @@ def each_node(where: fleet.Fleet, **values: Any) -> fleet.Fleet:
 
 def profile_with(name: str, *, tree: str | None = None, **knobs: Any) -> profile.Profile:
     """A shipped profile with knobs changed, on another engine tree when one is given."""
-    chosen = profile.load(name).with_values("test", **knobs)
-    return replace(chosen, tree=tree) if tree else chosen
+    chosen = profile.load(name)
+    return (chosen.on_tree(tree) if tree else chosen).with_values("test", **knobs)
 
 
 def planned(name: str, **knobs: Any) -> plan.Plan:

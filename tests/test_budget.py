@@ -179,7 +179,7 @@ def test_two_ranks_say_why() -> None:
 
 
 def test_a_refusal_names_the_nearest_settings() -> None:
-    wide = profile_with("tp3", tree="sglang-base", chunk=1024, block_verify=False)
+    wide = profile_with("tp3", tree="sglang-base", chunk=1024)
     settings_that_fit = nearest.nearest(wide, None)
     assert settings_that_fit[0] == "chunk 832 (instead of 1024)"
     assert settings_that_fit[1] == "context 212992 (instead of 262144)"  # the 208k that ran

@@ -110,6 +110,15 @@ def test_what_does_not_fit_is_refused_with_what_would(run: Any, where: Any) -> N
     assert (status, "reserve 4.0" in err) == (5, True)
 
 
+def test_the_recipes_trees(run: Any, where: Any) -> None:
+    """On the three-Spark recipe's own build 1024 x 256k failed and 1024 x 208k ran."""
+    base = ("--profile", "tp3", "--fleet", where("tp3"), "--tree", "sglang-base", "--json")
+    status, out, _ = run(*base, "--set", "chunk=1024", "--set", "context=212992")
+    assert (status, json.loads(out)["budget"]["verdict"]) == (0, "tight")
+    status, _, err = run(*base, "--set", "chunk=1024")
+    assert (status, "context 212992 (instead of 262144)" in err) == (5, True)
+
+
 @pytest.mark.parametrize("how", ["docker", "podman", "systemd", "recipe"])
 def test_formats(run: Any, where: Any, how: str) -> None:
     status, out, _ = run("--profile", "tp4-cycle", "--fleet", where("tp4-cycle"), "--format", how)

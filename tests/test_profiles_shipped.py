@@ -1,5 +1,6 @@
 """The shipped profiles: every knob of both recipes, each with a reason; file profiles; examples."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,21 @@ def test_wrong_files_name_file_and_key(
         file_profile(tmp_path, EIGHT.replace(old, new, 1))
     assert caught.value.code == "D095"
     assert all(word in caught.value.says for word in ["mine.toml", *words]), caught.value.says
+
+
+def test_another_tree_has_knobs_of_its_own(tmp_path: Path) -> None:
+    """They come in when a file that extends the profile names the tree, and its own knobs win."""
+    text = 'name = "x"\nextends = "tp3"\ntree = "sglang-base"\nsays = "x"\n'
+    mine = file_profile(tmp_path, text)
+    assert mine == replace(
+        profile.load("tp3").on_tree("sglang-base"), name="x", says="x", where=mine.where
+    )
+    assert mine.knobs["block_verify"].omitted
+    assert plan.plan(mine, fleet_for(mine), {})
+    own = file_profile(tmp_path, text + '[knobs]\nimage_text = { omitted = "not wanted" }\n')
+    assert own.knobs["image_text"].why == "not wanted"
+    with pytest.raises(UsageError, match=r"knobs\.slotz"):
+        file_profile(tmp_path, text + '[trees.sglang-branch]\nslotz = { omitted = "x" }\n')
 
 
 def test_an_override_keeps_the_old_reason() -> None:

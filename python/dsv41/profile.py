@@ -3,14 +3,14 @@
 A knob is a table with `value` and `why`, or with `omitted`, the reason why a known knob is
 never rendered. Unknown keys, wrong types and contradictions are errors that name the file,
 the key and what is allowed. A profile may extend one that ships with dsv41 and then holds only
-what differs.
+what differs. Knobs below `trees.NAME` replace those of the profile on that engine tree.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -41,7 +41,10 @@ class Knob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """What to serve, with every knob's reason; `where` names its file in errors."""
+    """What to serve, with every knob's reason; `where` names its file in errors.
+
+    `trees` has the knobs that are other ones on another engine tree.
+    """
 
     name: str
     engine: str
@@ -49,6 +52,7 @@ class Profile:
     says: str
     knobs: Mapping[str, Knob]
     where: str = ""
+    trees: Mapping[str, Mapping[str, Knob]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Value:
         """The value of a knob that is rendered; KeyError for one that is omitted."""
@@ -69,6 +73,10 @@ class Profile:
     def integer(self, name: str) -> int:
         """The value of an integer knob."""
         return int(self[name])
+
+    def on_tree(self, name: str) -> Profile:
+        """The profile on another engine tree, with the knobs that it has for that one."""
+        return replace(self, tree=name, knobs={**self.knobs, **self.trees.get(name, {})})
 
     def with_values(self, why: str, **values: Value | None) -> Profile:
         """A copy in which the given knobs (those not None) have new values, given by `why`."""
@@ -122,21 +130,47 @@ def parse(text: str, *, where: str) -> Profile:
     if head["engine"] not in KNOBS or (base and head["engine"] != base.engine):
         allowed = repr(base.engine) if base else "one of " + ", ".join(KNOBS)
         raise _wrong(where, "engine", head["engine"], allowed)
-    tables = data.get("knobs", {})
-    unknown = [key for key in data if key not in (*HEAD, "knobs", "extends")]
-    if unknown or not isinstance(tables, dict):
-        found = unknown[0] if unknown else "knobs"
-        raise _wrong(where, found, "here", "name, engine, tree, says, extends, knobs")
-    knobs = {key: _knob(key, table, where=where) for key, table in tables.items()}
-    _check_names(head["engine"], knobs, where=where)
-    rendered = {k: v.value for k, v in knobs.items() if not v.omitted}
-    _check_knobs(head["engine"], rendered, where=where)
+    unknown = [key for key in data if key not in (*HEAD, "knobs", "extends", "trees")]
+    if unknown:
+        raise _wrong(where, unknown[0], "here", ", ".join((*HEAD, "extends", "knobs", "trees")))
+    knobs = _knobs(data.get("knobs", {}), head["engine"], where=where)
+    trees: dict[str, Mapping[str, Knob]] = {
+        name: _knobs(table, head["engine"], where=where)
+        for name, table in _table(data.get("trees", {}), "trees", where=where).items()
+    }
     if base:
-        knobs = {**base.knobs, **knobs}
+        trees = _inherited(base.trees, knobs) | trees
+        knobs = {**base.on_tree(head["tree"]).knobs, **knobs}
     missing = KNOBS[head["engine"]].keys() - knobs.keys()
     if missing:
         raise _wrong(where, f"knobs.{min(missing)}", "missing", "a value or omitted = reason")
-    return Profile(**head, knobs=knobs, where=where)
+    return Profile(**head, knobs=knobs, where=where, trees=trees)
+
+
+def _inherited(
+    trees: Mapping[str, Mapping[str, Knob]], own: Mapping[str, Knob]
+) -> dict[str, Mapping[str, Knob]]:
+    """The knobs of other trees that a file takes over: those that it does not set itself."""
+    return {
+        name: {key: knob for key, knob in table.items() if key not in own}
+        for name, table in trees.items()
+    }
+
+
+def _table(value: object, key: str, *, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(where, key, value, "a table")
+    return value
+
+
+def _knobs(value: object, engine: str, *, where: str) -> dict[str, Knob]:
+    """The knobs of one table, their names and values checked."""
+    tables = _table(value, "knobs", where=where)
+    knobs = {key: _knob(key, table, where=where) for key, table in tables.items()}
+    _check_names(engine, knobs, where=where)
+    rendered = {k: v.value for k, v in knobs.items() if not v.omitted}
+    _check_knobs(engine, rendered, where=where)
+    return knobs
 
 
 def _base(data: Mapping[str, Any], *, where: str) -> Profile | None:

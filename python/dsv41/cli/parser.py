@@ -132,6 +132,7 @@ def _add_plan(verbs: Any) -> None:
     plan.add_argument(
         "--set", action="append", default=[], metavar="K=V", help="another value for a knob"
     )
+    plan.add_argument("--tree", metavar="T", help="another engine build, as sglang-branch")
     plan.add_argument("--eager", action="store_true", help="no CUDA graphs (vLLM)")
     plan.add_argument("--text-only", action="store_true", help="no images (vLLM)")
     plan.add_argument("--image", metavar="REF", help="the engine's image, with its digest")

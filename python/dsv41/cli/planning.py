@@ -83,8 +83,11 @@ def _plan(args: Namespace, chosen: profile.Profile, fleet: fleets.Fleet) -> plan
 
 
 def _profile(args: Namespace, name: str) -> profile.Profile:
-    """The profile with the values of --tp, --set, --eager and --text-only."""
-    chosen = profile.load(name).with_values("--tp", tp=args.tp)
+    """The profile with the values of --tree, --tp, --set, --eager and --text-only."""
+    chosen = profile.load(name)
+    if args.tree is not None:
+        chosen = chosen.on_tree(args.tree)
+    chosen = chosen.with_values("--tp", tp=args.tp)
     for setting in args.set:
         key, _, text = setting.partition("=")
         chosen = chosen.with_values(f"--set {key}", **{key: _value(setting, text)})

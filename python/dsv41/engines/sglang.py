@@ -109,6 +109,7 @@ def _drafts(profile: Profile, fleet: Fleet) -> list[str]:
 def _environment(profile: Profile, fleet: Fleet, rank: int, build: Tree) -> dict[str, str]:
     node = fleet.nodes[rank]
     expandable = bool(profile.get("expandable_segments"))
+    roce = {"B12X_ROCE_CACHE_DIR": f"{container.CACHE}/b12x-roce"}
     return {
         **container.CACHE_ENVIRONMENT,
         "SGLANG_CACHE_DIR": f"{container.CACHE}/sglang",
@@ -119,6 +120,7 @@ def _environment(profile: Profile, fleet: Fleet, rank: int, build: Tree) -> dict
         **fabric.variables(profile, _VARIABLES),
         **plugin.environment(profile, fleet, rank),
         **_output_cap(profile, build),
+        **(roce if profile.on("b12x_roce_cache") else {}),
     }
 
 

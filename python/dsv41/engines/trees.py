@@ -112,6 +112,7 @@ _TREES = (
             "output_cap": ADAPTER,
             "image_text": ADAPTER,
             "decoder_replay": FLAG,
+            "min_free_slots": FLAG,
             "flash_mla_sm120": FLAG,
             "metrics": FLAG,
         },
