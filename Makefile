@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-flags lint bench-local pictures
+.PHONY: help setup serve-local stop-local test test-nix test-flags lint bench-local pictures reference
 VENV := .venv/bin
 ARGS ?=
 
@@ -33,3 +33,6 @@ bench-local: setup ## measure the local engine and write a receipt below docs/ev
 
 pictures: setup ## draw the pictures of the docs again
 	@$(VENV)/python scripts/pictures.py
+
+reference: setup ## write the generated reference pages again
+	@$(VENV)/python scripts/reference.py

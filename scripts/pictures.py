@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from dsv41.draw import Arrow, Box, boxes
+from dsv41 import example, fleet, plan, profile
+from dsv41.cli import pictures
+from dsv41.draw import Arrow, Box, bars_svg, boxes, cabling_svg, cells_svg
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 
@@ -79,7 +81,40 @@ ARCHITECTURE = boxes(
     title="From profile and fleet to an endpoint",
 )
 
-DRAWN = {"architecture.svg": ARCHITECTURE}
+CABLING = {"triangle": "tp3", "switch": "tp4", "ring": "tp4-ring"}
+MEMORY = ("tp3", "tp4", "tp4-cycle")
+
+
+def cabling(topology: str) -> str:
+    """The cables of the example fleet of a profile for that topology."""
+    names, cables = pictures.cabling(_fleet(profile.load(CABLING[topology])))
+    return cabling_svg(names, cables, title=f"{topology} of {len(names)} nodes")
+
+
+def memory(name: str) -> str:
+    """The ledger of a profile on its example fleet."""
+    chosen = profile.load(name)
+    where = _fleet(chosen)
+    bars = pictures.bars(plan.plan(chosen, where, {}), where)
+    return bars_svg(bars, title=f"{name}: memory of each rank, planned")
+
+
+def context_map(name: str) -> str:
+    """Context by streams of a profile."""
+    chosen = profile.load(name)
+    return cells_svg(pictures.grid(chosen, _fleet(chosen)))
+
+
+def _fleet(chosen: profile.Profile) -> fleet.Fleet:
+    return fleet.parse(example.fleet_text(chosen), where="example")
+
+
+DRAWN = {
+    "architecture.svg": ARCHITECTURE,
+    **{f"{topology}.svg": cabling(topology) for topology in CABLING},
+    **{f"memory-{name}.svg": memory(name) for name in MEMORY},
+    **{f"map-{name}.svg": context_map(name) for name in MEMORY},
+}
 
 
 def main() -> None:

@@ -1,0 +1,206 @@
+"""Write the reference pages that are made from data; tests/test_reference.py holds them to this."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dsv41 import errors, example, fleet, profile
+from dsv41.engines.trees import ABSENT, TREES
+from dsv41.knobs import KNOBS, REQUIRED
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+
+KEYS = {
+    "topology": "How the nodes are cabled: triangle, switch or ring.",
+    "nodes": "One `[[nodes]]` table a rank, in rank order; the first is the head.",
+    "container": "podman or docker; a node may have its own.",
+    "api_host": "Where the API listens on the head.",
+    "api_port": "Its port.",
+    "master_port": "Where the ranks meet, on the head's address.",
+    "control_port": "Where the ranks watch each other.",
+    "state_dir": "Plan, lock, logs and tables, on every node.",
+    "cache_dir": "Compiled kernels: one folder an image and engine environment.",
+    "api_key_file": "On the head: one key a line, mode 0600 or stricter. Absent is no key.",
+    "nfs_server": "The node that exports the checkpoint, by an address that all others reach.",
+    "sps_table": "A cost table of the draft scheduler, where the Plan is made; its digest counts.",
+    "sts_table": "A confidence table of the drafts, likewise.",
+    "name": "The node's name in every line and file.",
+    "ssh": "Where ssh goes, `user@host`, or `local`.",
+    "address": "Management address: API, control, rendezvous. Never loopback or link-local.",
+    "hca": "RDMA devices of this node. Never copied from another node.",
+    "fabric": "`fabric[i]` is the address on `hca[i]`, with its prefix length.",
+    "socket_ifname": "The interface that holds `address`.",
+    "model_dir": "The checkpoint on this node, or a mount of it.",
+    "rows_dir": "The packed Engram rows of this node's rank.",
+    "sudo": "Whether ssh's user needs sudo for containers.",
+    "gid_index": "Pins NCCL_IB_GID_INDEX. Absent is right almost everywhere.",
+    "nccl_library": "A libnccl on this node that is mounted over the image's own.",
+    "memory_gib": "MemTotal, where it is less than a Spark's.",
+    "reserve_gib": "What other programs on this node need.",
+}
+
+FLEET = """\
+# Fleet files
+
+A fleet file says where a profile is served. `dsv41 plan --example tp3` prints one to start from.
+Unknown keys, missing ones and wrong types are errors (D101), contradictions too (D102).
+
+"""
+CABLES = """\
+Behind a switch every subnet has all nodes in it. In a triangle and a ring every cable is a subnet
+of its own with two ends; a ring joins each rank to the next and the last to the first.
+
+## Example
+
+"""
+ERRORS = """\
+# Errors and exit codes
+
+Every error has a code, one sentence and the step that mends it. `dsv41 explain CODE` says what
+stands here.
+
+"""
+PROFILES = """\
+# Profiles
+
+A profile says what is served: knobs, each with the reason for its value, or with the reason why it
+is omitted. Figures in the reasons are those of the source that they name, measured on its own
+stack. A profile of your own extends a shipped one and holds only what differs:
+
+```toml
+name = "mine"
+extends = "tp4"
+says = "tp4 with eight streams"
+[knobs]
+slots = { value = 8, why = "longer answers for fewer people" }
+```
+
+It is named by its path: `--profile ./mine.toml`. `dsv41 plan --set slots=8` tries a value without
+a file. Knobs with a star cannot be omitted.
+
+"""
+TREES_TEXT = """\
+## Engine trees
+
+What each engine build does by itself (flag), what our plugin brings (adapter), what is absent
+(empty). A knob that asks for something absent is refused (D103).
+
+"""
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def fleet_page() -> Iterator[str]:
+    """Every key of a fleet file, and an example for each topology."""
+    yield from FLEET.splitlines()
+    for title, kind in (("The file", fleet.Fleet), ("Each node", fleet.Node)):
+        yield f"## {title}"
+        yield ""
+        fields = dataclasses.fields(kind)
+        yield from _table(("key", "default", "what"), (_key(field) for field in fields))
+        yield ""
+    yield from CABLES.splitlines()
+    yield "```toml"
+    yield from example.fleet_text(profile.load("tp3")).splitlines()
+    yield "```"
+
+
+def _key(field: dataclasses.Field[Any]) -> tuple[str, str, str]:
+    needed = field.default is dataclasses.MISSING or field.name in (
+        "hca",
+        "fabric",
+        "socket_ifname",
+    )
+    default = "none" if field.default is None else repr(field.default).lower()
+    shown = "required" if needed else f"`{default}`" if default != "none" else "none"
+    return f"`{field.name}`", shown.replace("'", '"'), KEYS[field.name]
+
+
+def errors_page() -> Iterator[str]:
+    """Every code."""
+    yield from ERRORS.splitlines()
+    kinds: list[type[errors.Error]] = errors.Error.__subclasses__()
+    meanings = ((str(k.exit_status), (k.__doc__ or "").splitlines()[0]) for k in kinds)
+    rows = [("0", "Done."), *meanings, ("130", "Interrupted.")]
+    yield from _table(("exit", "meaning"), iter(rows))
+    yield ""
+    for entry in errors.explanations().values():
+        yield f"## {entry.code}: {entry.title}"
+        yield ""
+        yield from entry.text.splitlines()
+        yield ""
+
+
+def profiles_page() -> Iterator[str]:
+    """How a profile file is written, the trees, and every knob of every shipped profile."""
+    yield from PROFILES.splitlines()
+    yield from _trees()
+    for name in profile.names():
+        yield from _profile(profile.load(name))
+
+
+def _trees() -> Iterator[str]:
+    yield from TREES_TEXT.splitlines()
+    trees = [tree for tree in TREES.values() if tree.engine != "local"]
+    wanted = {rule.needs for rules in KNOBS.values() for rule in rules.values() if rule.needs}
+    named = sorted(wanted.union(*(tree.capabilities for tree in trees)))
+    rows = ((name, *(_can(tree.can(name)) for tree in trees)) for name in named)
+    yield from _table(("capability", *(tree.name for tree in trees)), rows)
+    yield ""
+
+
+def _can(how: str) -> str:
+    return "" if how == ABSENT else how
+
+
+def _profile(shipped: profile.Profile) -> Iterator[str]:
+    yield f"## {shipped.name}"
+    yield ""
+    yield f"{shipped.says[0].upper()}{shipped.says[1:]}. Engine tree `{shipped.tree}`."
+    yield ""
+    rules = KNOBS[shipped.engine]
+    served = ((n, k) for n, k in sorted(shipped.knobs.items()) if not k.omitted)
+    rows = (
+        (
+            f"`{name}`" + (" *" if name in REQUIRED[shipped.engine] else ""),
+            f"`{knob.value}`",
+            rules[name].allowed(),
+            knob.why,
+        )
+        for name, knob in served
+    )
+    yield from _table(("knob", "value", "allowed", "why"), rows)
+    yield ""
+    omitted = [(f"`{n}`", k.why) for n, k in sorted(shipped.knobs.items()) if k.omitted]
+    if omitted:
+        yield "Omitted:"
+        yield ""
+        yield from _table(("knob", "reason"), iter(omitted))
+        yield ""
+
+
+PAGES = {"fleet.md": fleet_page, "errors.md": errors_page, "profiles.md": profiles_page}
+
+
+def page(name: str) -> str:
+    """The text of one page."""
+    return "\n".join(PAGES[name]()).rstrip() + "\n"
+
+
+def main() -> None:
+    """Write every page."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name in PAGES:
+        (REFERENCE / name).write_text(page(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The generated reference pages are what the code makes of its data."""
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dsv41 import errors, fleet
+from dsv41.knobs import KNOBS
+
+ROOT = Path(__file__).parent.parent
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+REFERENCE = script()
+
+
+@pytest.mark.parametrize("name", list(REFERENCE.PAGES))
+def test_the_committed_page_is_the_made_one(name: str) -> None:
+    """`make reference` writes them again."""
+    assert (ROOT / "docs" / "reference" / name).read_text() == REFERENCE.page(name)
+
+
+def test_every_key_code_and_knob_is_there() -> None:
+    keys = {field.name for kind in (fleet.Fleet, fleet.Node) for field in dataclasses.fields(kind)}
+    assert keys == REFERENCE.KEYS.keys()
+    assert all(f"## {code}:" in REFERENCE.page("errors.md") for code in errors.explanations())
+    profiles = REFERENCE.page("profiles.md")
+    assert all(f"`{knob}`" in profiles for rules in KNOBS.values() for knob in rules)
