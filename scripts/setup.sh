@@ -24,9 +24,11 @@ echo "setup: making .venv (about a minute the first time)" >&2
 rm -f .venv/setup-done
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 "$python" scripts/requirements.py poetry.lock > .venv/requirements.txt
-pip install --no-deps --require-hashes -r .venv/requirements.txt
-pip install "$torch"
-pip install --no-deps --no-build-isolation --force-reinstall ./csrc
+pip install --no-compile --no-deps --require-hashes -r .venv/requirements.txt
+pip install --no-compile "$torch" &
+torch_pid=$!
+pip install --no-compile --no-deps --no-build-isolation --force-reinstall ./csrc
 pip install --no-deps --no-build-isolation --editable .
+wait $torch_pid
 .venv/bin/python -c 'import torch, dsv41_rows, dsv41.cli'
 echo "$wanted" > .venv/setup-done

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dsv41.local.generation import Job, Sampling
+from dsv41.local.sampling import Sampler
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -72,3 +75,19 @@ def noise(history: Sequence[int]) -> Tensor:
     row = torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
     row[1] = -1e9  # texts end by their length only, so that tests know how long they are
     return row
+
+
+SEEDED = Sampling(temperature=0.8, top_p=0.9, seed=5)
+
+
+def job(length: int, *, tokens: int = 6, first: int = 3, sampling: Sampling = SEEDED) -> Job:
+    prompt = tuple((first + 7 * i) % VOCAB for i in range(length))
+    return Job(prompt=prompt, max_tokens=tokens, sampling=sampling, banned=())
+
+
+def alone(one: Job) -> list[int]:
+    """The text of a job by the plainest possible loop."""
+    history, sampler = list(one.prompt), Sampler(one)
+    for position in range(one.max_tokens):
+        history.append(sampler.draw(noise(history), position=position))
+    return history[len(one.prompt) :]
