@@ -115,6 +115,17 @@ def test_a_complete_file_is_kept_and_any_other_is_replaced(
     assert (rowsfile.rows(path)[0][0] == other.weights[1][0]).all()
 
 
+def test_a_complete_file_needs_no_writable_folder(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    path = pack(checkpoint, folder)[0]
+    before = folder.stat().st_mtime_ns
+    pack(checkpoint, folder)
+    assert folder.stat().st_mtime_ns == before  # not even a lock was made
+    path.with_name(f"{path.name}.journal").write_bytes(b"left behind")
+    pack(checkpoint, folder)
+    assert not path.with_name(f"{path.name}.journal").exists()
+
+
 def test_progress_ends_at_the_size_of_the_file(checkpoint: Checkpoint, tmp_path: Path) -> None:
     told: list[tuple[Path, int, int]] = []
     files = pack(checkpoint, tmp_path, progress=lambda *now: told.append(now))

@@ -194,6 +194,7 @@ def test_library_and_module_answer_alike(
         [module.inspect(str(path)) for module in calls],
         [module.verify(str(path)) for module in calls],
         [module.source(shard, 14) for module in calls],
+        [module.engines() for module in calls],
     ):
         assert first == second
     opened = [module.RowStore.open(str(path), **RIGHT) for module in calls]

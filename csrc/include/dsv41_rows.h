@@ -111,6 +111,7 @@ struct dsv41_rows_pack_options {
 
 DSV41_ROWS_API uint32_t dsv41_rows_abi(void); /* DSV41_ROWS_ABI of the library */
 DSV41_ROWS_API const char* dsv41_rows_error(void);
+DSV41_ROWS_API int dsv41_rows_engines(char** text); /* JSON list of the engines in this build, as auto tries them */
 DSV41_ROWS_API const char* dsv41_rows_kind(int status); /* "corrupt" and so on */
 
 DSV41_ROWS_API int dsv41_rows_open(const char* path, const struct dsv41_rows_options* options,

@@ -184,6 +184,7 @@ void add_error(py::module_& m) {
 
 PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   add_error(m);
+  m.def("engines", &engine_names);
   py::class_<PyTicket>(m, "Ticket")
       .def("wait", &PyTicket::wait, py::arg("timeout") = py::none())
       .def_property_readonly("done", &PyTicket::done);

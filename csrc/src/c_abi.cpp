@@ -184,6 +184,14 @@ uint32_t dsv41_rows_abi(void) { return DSV41_ROWS_ABI; }
 
 const char* dsv41_rows_error(void) { return last_error.c_str(); }
 
+int dsv41_rows_engines(char** text) {
+  return guarded([&] {
+    std::string list;
+    for (const std::string& name : engine_names()) list += (list.empty() ? "[" : ", ") + quote_json(name);
+    give(text, list + "]");
+  });
+}
+
 const char* dsv41_rows_kind(int status) {
   if (status == DSV41_ROWS_OK) return "ok";
   if (status == DSV41_ROWS_PENDING) return "pending";

@@ -40,7 +40,4 @@ struct ChosenEngine {
 // "auto" takes the first engine that works; any other name is that engine or Kind::unsupported.
 ChosenEngine choose_engine(const std::string& name, const File& file, const EngineOptions& options);
 
-// Names of the engines in this build, in the order that auto tries them.
-std::vector<std::string> engine_names();
-
 }  // namespace dsv41

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
+#include <iterator>
 
 #include "bytes.hpp"
 #include "dsv41_rows/row_store.hpp"
@@ -82,8 +83,15 @@ void check_space(const std::string& folder, std::uint64_t needed) {
                                   " free bytes, found " + std::to_string(free));
 }
 
+constexpr const char* kTraces[] = {".partial", ".journal", ".journal.new"};
+
+bool has_traces(const std::string& target) {
+  return exists(target + ".lock") ||
+         std::any_of(std::begin(kTraces), std::end(kTraces), [&](const char* end) { return exists(target + end); });
+}
+
 void remove_traces(const std::string& target) {
-  for (const char* suffix : {".partial", ".journal", ".journal.new"}) ::unlink((target + suffix).c_str());
+  for (const char* suffix : kTraces) ::unlink((target + suffix).c_str());
 }
 
 class Packing {
@@ -203,6 +211,8 @@ bool pack(const PackOptions& options) {
   if (options.chunk_pages == 0 || options.journal_chunks == 0) throw RowError(Kind::argument, "a chunk has at least one page");
   Header header = plan_header(options);
   check_ranges(header);
+  // Without a trace of work there is nothing to write, not even a lock: the folder may be read-only.
+  if (!has_traces(options.target) && already_packed(options.target, header)) return false;
   const PackLock lock(options.target + ".lock");
   if (already_packed(options.target, header)) {
     remove_traces(options.target);  // of a packer that was killed right after the rename

@@ -10,7 +10,8 @@ namespace dsv41 {
 
 void PageBuilder::fill(Chunk& chunk, std::uint64_t capacity) {
   if (!chunk.pages) chunk.pages = allocate_pages(capacity * kPageBytes);
-  std::memset(chunk.pages.get(), 0, chunk.page_count * kPageBytes);
+  // Rows overwrite all of a page but its zero tail; only the last page of the file has free slots.
+  std::memset(chunk.pages.get() + (chunk.page_count - 1) * kPageBytes, 0, kPageBytes);
   const std::uint64_t begin = chunk.first_page * kRowsPerPage;
   const std::uint64_t end = std::min(header_.local_rows, begin + chunk.page_count * kRowsPerPage);
   for (const Range& range : header_.ranges) {

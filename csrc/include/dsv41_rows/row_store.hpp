@@ -252,6 +252,9 @@ class RowStore {
   std::shared_ptr<StoreState> state_;
 };
 
+// Names of the engines in this build, in the order that auto tries them.
+std::vector<std::string> engine_names();
+
 std::string hex(const Digest& digest);
 std::string header_json(const Header& header);
 std::string source_json(const Source& source);

@@ -3,6 +3,6 @@
 The format and the threading contract stand in `include/dsv41_rows/row_store.hpp`.
 """
 
-from dsv41_rows._core import RowsError, RowStore, Ticket, inspect, pack, source, verify
+from dsv41_rows._core import RowsError, RowStore, Ticket, engines, inspect, pack, source, verify
 
-__all__ = ["RowStore", "RowsError", "Ticket", "inspect", "pack", "source", "verify"]
+__all__ = ["RowStore", "RowsError", "Ticket", "engines", "inspect", "pack", "source", "verify"]

@@ -54,6 +54,7 @@ class RowStore:
     @property
     def total_rows(self) -> int: ...
 
+def engines() -> list[str]: ...
 def pack(
     *,
     source: str,

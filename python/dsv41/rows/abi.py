@@ -72,29 +72,32 @@ class Library:
             raise TimeoutError(says)
         raise RowsError(says, self._c.dsv41_rows_kind(c_int(status)).decode())
 
-    def text(self, name: str, *arguments: Any) -> dict[str, Any]:
+    def text(self, name: str, *arguments: Any) -> Any:
         """Call a function that gives a JSON text."""
         out = c_void_p()
         self.check(self.function(name)(*arguments, byref(out)))
         try:
-            found: dict[str, Any] = json.loads(ctypes.string_at(out.value or 0))
+            return json.loads(ctypes.string_at(out.value or 0))
         finally:
             self._c.dsv41_rows_free(out)
-        return found
+
+    def engines(self) -> list[str]:
+        """As `dsv41_rows.engines`."""
+        return list(self.text("engines"))
 
     def inspect(self, path: str) -> dict[str, Any]:
         """As `dsv41_rows.inspect`."""
-        return self.text("inspect", path.encode())
+        return dict(self.text("inspect", path.encode()))
 
     def source(self, path: str, layer: int) -> dict[str, Any]:
         """As `dsv41_rows.source`."""
-        return self.text("source", path.encode(), c_uint32(layer))
+        return dict(self.text("source", path.encode(), c_uint32(layer)))
 
     def verify(self, path: str, *, progress: Report | None = None) -> dict[str, Any]:
         """As `dsv41_rows.verify`."""
         report = _Report(progress)
         try:
-            return self.text("verify", path.encode(), report.function, None)
+            return dict(self.text("verify", path.encode(), report.function, None))
         except RowsError as error:
             raise report.raised or error from None
 
@@ -215,7 +218,7 @@ class RowStore:
 
     def stats(self) -> dict[str, Any]:
         """Counters and histograms."""
-        return self._library.text("stats", c_void_p(self.open_handle()))
+        return dict(self._library.text("stats", c_void_p(self.open_handle())))
 
     def close(self) -> None:
         """Close the file; tickets must have been waited for."""
