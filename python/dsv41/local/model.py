@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from dsv41.local.config import ModelConfig
     from dsv41.local.engram import RowReader, Rows
 
-CHUNK = 64  # most prompt tokens of one step
+# Most prompt tokens of one step. On one x86-64 core a prompt token costs 2.6 ms in chunks of 16,
+# 1.4 in 64, 1.2 in 256, and other streams wait for a chunk: 41, 92, 297 ms.
+CHUNK = 64
 
 
 class Layer:
