@@ -2,6 +2,7 @@
 
 import importlib.util
 import xml.etree.ElementTree as ET
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@cache
 def pictures() -> ModuleType:
     spec = importlib.util.spec_from_file_location("pictures", ROOT / "scripts" / "pictures.py")
     assert spec is not None

@@ -50,14 +50,16 @@ def test_from_example_to_plan(run: Any, where: Any, name: str) -> None:
     assert document["ranks"][0]["ledger"][0].keys() == {"item", "bytes", "why"}
 
 
-def test_in_words(run: Any, where: Any) -> None:
+def test_in_words(run: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
     status, out, _ = run("--profile", "tp3", "--fleet", where("tp3"), "--why")
     assert status == 0
     for words in (
         "memory tight: 3.1 GiB stay free at the low point on spark1",
-        "rank 0 head spark1    SSSSN",
+        "rank 0 spark1  SSSSN",
         "GiB: S system 10.2",
         "   256k   ░░░",
+        "disk of each node: 65.",
         "cable 10.0.12.0/24: spark1 rocep1s0f0, spark2 rocep1s0f0",
         "image not known",
         "  NCCL_IB_HCA=rocep1s0f0,rocep1s0f1",

@@ -59,6 +59,28 @@ def test_a_container_command_holds_the_whole_rank(how: str, name: str) -> None:
     assert sum(line.startswith("#") for line in lines) == 2 * len(made.ranks) + 1
 
 
+ODD = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ODD, ODD)
+def test_odd_characters_survive_quoting(folder: str, value: str) -> None:
+    """Spaces, quotes, # and $ in a path or a value (user report P82)."""
+    rank = replace(planned("tp3").ranks[0], mounts=(f"/{folder}:/x:ro",), env={"A": value})
+    command = formats.container_command("podman", rank)
+    assert shlex.split(shlex.join(command)) == command
+    assert {f"--volume=/{folder}:/x:ro", f"--env=A={value}"} <= set(command)
+
+
+def test_a_node_that_needs_sudo_has_it() -> None:
+    chosen = profile.load("tp3")
+    where = fleet_for(chosen)
+    where = replace(where, nodes=(replace(where.nodes[0], sudo=True), *where.nodes[1:]))
+    text = formats.render("docker", plan.plan(chosen, where, {}), chosen, where)
+    starts = [line.split()[0] for line in text.splitlines() if not line.startswith("#")]
+    assert starts == ["docker", "docker", "sudo"]
+
+
 def test_without_a_digest_the_image_is_said_to_be_missing() -> None:
     chosen = profile.load("tp3")
     where = fleet_for(chosen)

@@ -44,7 +44,8 @@ def _commands(program: str, made: Plan, profile: Profile, fleet: Fleet) -> Itera
         yield f"# {made.digest}, fingerprint {rank.fingerprint}\n"
         if rank.rank == 0 and fleet.api_key_file:
             yield f"# the keys come by the mounted file {fleet.api_key_file}, never by argv\n"
-        yield shlex.join(container_command(program, rank)) + "\n"
+        sudo = ["sudo"] if fleet.nodes[rank.rank].sudo else []
+        yield shlex.join([*sudo, *container_command(program, rank)]) + "\n"
 
 
 def container_command(program: str, rank: Rank) -> list[str]:

@@ -105,6 +105,11 @@ def load(name: str) -> Profile:
             f"There is no profile {name!r}; there are {', '.join(known)}.",
             fix="dsv41 plan --profile " + known[0],
         )
+    return _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> Profile:
     text = files("dsv41.profiles").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return parse(text, where=f"profiles/{name}.toml")
 

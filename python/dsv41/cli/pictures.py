@@ -26,7 +26,7 @@ def bars(made: Plan, fleet: Fleet) -> list[Bar]:
     """One bar a rank."""
     return [
         Bar(
-            label=f"rank {rank.rank} {rank.role} {rank.node}",
+            label=f"rank {rank.rank} {rank.node}",
             parts=tuple(Part(name=item.item, bytes=item.bytes) for item in rank.ledger),
             total=int(node.memory_gib * 2**30),
         )

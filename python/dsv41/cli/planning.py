@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import tomllib
 from argparse import Namespace
 from dataclasses import dataclass, replace
@@ -49,7 +50,8 @@ def plan(args: Namespace, talk: Talk) -> int:
     else:
         from dsv41.cli import plantext
 
-        for line in plantext.lines(made.profile, made.fleet, made.plan, why=args.why):
+        width = shutil.get_terminal_size().columns
+        for line in plantext.lines(made.profile, made.fleet, made.plan, why=args.why, width=width):
             talk.put(line)
     return _check(made, talk) if args.check else 0
 

@@ -9,19 +9,25 @@ from typing import Any
 from dsv41.cli import pictures
 from dsv41.draw import bars_text, cells_text
 from dsv41.fleet import Fleet, cables
+from dsv41.geometry import REAL_ENGRAM, partition
 from dsv41.plan import Plan, Rank
 from dsv41.profile import Profile
 
 GIB = 1 << 30
+PAGE_ROWS, PAGE_BYTES = 15, 4096  # docs/reference/row-file.md
+CHECKPOINT_BYTES = 510_313_353_565  # 88 files at dba1be0a (SR-PR261)
 
 
-def lines(profile: Profile, fleet: Fleet, made: Plan, *, why: bool) -> Iterator[str]:
-    """The lines of `dsv41 plan`."""
+def lines(
+    profile: Profile, fleet: Fleet, made: Plan, *, why: bool, width: int = 100
+) -> Iterator[str]:
+    """The lines of `dsv41 plan`; the bars are as wide as the terminal, 60 columns at least."""
     yield f"profile {profile.name}: {profile.says}"
     yield f"plan {made.digest}"
     yield f"url {made.url}"
     if made.budget is not None:
-        yield from _memory(profile, fleet, made, made.budget)
+        yield from _memory(profile, fleet, made, made.budget, max(width, 60))
+        yield _disk(profile)
         yield from _cables(fleet)
         yield from _shared(made)
     else:
@@ -46,14 +52,29 @@ def steps(made: Plan) -> Iterator[str]:
         yield f"step {step.id} on {step.node} [{step.effect}]: {shlex.join(step.command)}"
 
 
-def _memory(profile: Profile, fleet: Fleet, made: Plan, found: Any) -> Iterator[str]:
+def _memory(profile: Profile, fleet: Fleet, made: Plan, found: Any, width: int) -> Iterator[str]:
     free, pool = found["free"] / GIB, found["pool_tokens"]
     yield (
         f"memory {found['verdict']}: {free:.1f} GiB stay free at the low point on {found['node']}; "
         f"the KV pool holds {pool:,} tokens"
     )
-    yield bars_text(pictures.bars(made, fleet))
+    yield bars_text(pictures.bars(made, fleet), width=width)
     yield cells_text(pictures.grid(profile, fleet))
+
+
+def _disk(profile: Profile) -> str:
+    """What a node's disk must hold: its rows, and the checkpoint unless it is a mount."""
+    tp, name = profile.integer("tp"), str(profile["partition"])
+    tables = [
+        partition(name, engram=REAL_ENGRAM, layer_id=layer, tp=tp)
+        for layer in REAL_ENGRAM.layer_ids
+    ]
+    pages = [sum(-(-t.local_rows(rank) // PAGE_ROWS) for t in tables) for rank in range(tp)]
+    rows = max(pages) * PAGE_BYTES / GIB
+    return (
+        f"disk of each node: {rows:.1f} GiB of rows, and {CHECKPOINT_BYTES / GIB:.1f} GiB of "
+        "checkpoint where it is not a mount"
+    )
 
 
 def _cables(fleet: Fleet) -> Iterator[str]:
