@@ -56,7 +56,7 @@ def test_in_words(run: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert status == 0
     for words in (
         "memory tight: 3.1 GiB stay free at the low point on spark1",
-        "rank 0 spark1  SSSSN",
+        "rank 0 spark1  SSSS",
         "GiB: S system 10.2",
         "   256k   ░░░",
         "disk of each node: 65.",
