@@ -27,7 +27,7 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_parse(page: str, line: str) -> None:
-    words = shlex.split(line.split(" > ")[0], comments=True)[1:]
+    words = shlex.split(line.partition(" > ")[0], comments=True)[1:]
     if "--version" not in words and "--help" not in words:
         assert callable(parse_arguments(words).verb), page
 

@@ -228,6 +228,11 @@ def test_on_the_recipes_trees(name: str, tree: str) -> None:
     assert chosen.knobs["block_verify"].omitted
 
 
+def test_what_the_tree_does_itself_has_no_switch() -> None:
+    assert "DSV41_ENGRAM_PREFETCH" in planned("tp3").ranks[0].env
+    assert "DSV41_ENGRAM_PREFETCH" not in planned("tp4-cycle").ranks[0].env
+
+
 def test_capture_sizes_are_exact() -> None:
     expected = [5, 6, 10, 12, 15, 18, 20, 24, 25, 30, 35, 36, 40, 42, 48]
     assert capture_sizes(window=5, slots=8) == expected

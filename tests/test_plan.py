@@ -17,7 +17,7 @@ def make(tp: int = 3, *, keys: str | None = None, state: str = "/var/lib/dsv41")
 
 
 def test_golden() -> None:
-    """Change the case on purpose only: dsv41 plan --profile local --state-dir /var/lib/dsv41 --json."""
+    """Change the case on purpose only: dsv41 plan --state-dir /var/lib/dsv41 --json."""
     assert make().to_json() == CASE.read_text()
 
 

@@ -82,6 +82,12 @@ def test_paths_are_absolute(change: dict[str, str]) -> None:
     assert "not an absolute path" in refused(chosen, each_node(fleet_for(chosen), **change)).says
 
 
+@pytest.mark.parametrize("change", [{"cache_dir": "cache"}, {"api_key_file": "keys"}])
+def test_paths_of_the_fleet_are_absolute(change: dict[str, str]) -> None:
+    chosen = profile.load("tp3")
+    assert "of the fleet is" in refused(chosen, fleet_for(chosen, **change)).says
+
+
 def test_a_share_on_a_cable_does_not_reach_the_opposite_node() -> None:
     chosen = profile.load("tp4-ring")
     error = refused(chosen, fleet_for(chosen, nfs_server="10.0.40.1"))

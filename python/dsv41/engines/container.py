@@ -16,7 +16,7 @@ TABLES = {"sps_table": "/state/dspark_sps.json", "sts_table": "/state/dspark_sts
 
 # kernels that were compiled once are found again: all below the one mounted folder
 CACHE_ENVIRONMENT = {
-    "HOME": f"{CACHE}/home",
+    "HOME": CACHE,
     "XDG_CACHE_HOME": f"{CACHE}/xdg",
     "TRITON_CACHE_DIR": f"{CACHE}/triton",
     "TILELANG_CACHE_DIR": f"{CACHE}/tilelang",

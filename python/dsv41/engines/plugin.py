@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from dsv41 import switches
 from dsv41.engines.container import KEY_FILE, ROWS
+from dsv41.engines.trees import FLAG, Tree
 from dsv41.fleet import Fleet
+from dsv41.knobs import KNOBS
 from dsv41.profile import Profile, Value
 
 # knob -> switch; a knob that the profile omits leaves its switch alone
@@ -31,12 +33,21 @@ _SWITCHES: Mapping[str, str] = {
     "loop_repeats": "loop_repeats",
     "loop_line_repeats": "loop_line_repeats",
 }
+ALWAYS = ""  # no tree has this capability of its own
 KEY_VARIABLE = switches.SWITCHES["api_key_file"].env
 
 
-def environment(profile: Profile, fleet: Fleet, rank: int) -> dict[str, str]:
-    """The plugin's variables; the head alone reads the key file."""
-    asked = {switch: profile.get(knob) for knob, switch in _SWITCHES.items()}
+def environment(profile: Profile, fleet: Fleet, rank: int, build: Tree) -> dict[str, str]:
+    """The plugin's variables; the head alone reads the key file.
+
+    What the tree does itself has no switch: its adapter stays off.
+    """
+    rules = KNOBS[profile.engine]
+    asked = {
+        switch: profile.get(knob)
+        for knob, switch in _SWITCHES.items()
+        if knob in rules and build.can(rules[knob].needs or ALWAYS) != FLAG
+    }
     values: dict[str, Value] = {name: value for name, value in asked.items() if value is not None}
     values["engram_dir"] = ROWS
     if profile.on("tp_pad"):

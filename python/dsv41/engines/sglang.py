@@ -118,7 +118,7 @@ def _environment(profile: Profile, fleet: Fleet, rank: int, build: Tree) -> dict
         "SGLANG_HOST_IP": node.address,
         **fabric.environment(profile, node),
         **fabric.variables(profile, _VARIABLES),
-        **plugin.environment(profile, fleet, rank),
+        **plugin.environment(profile, fleet, rank, build),
         **_output_cap(profile, build),
         **(roce if profile.on("b12x_roce_cache") else {}),
     }

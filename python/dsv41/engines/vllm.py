@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from dsv41.engines import Launch, container, fabric, plugin
-from dsv41.engines.trees import tree
+from dsv41.engines.trees import Tree, tree
 from dsv41.fleet import Fleet
 from dsv41.profile import Profile, Value
 
@@ -42,7 +42,7 @@ def render(profile: Profile, fleet: Fleet, rank: int) -> Launch:
     program = (build.python, "-m", "vllm.entrypoints.cli.main", "serve", container.MODEL)
     return Launch(
         argv=(*program, *_flags(profile, fleet, rank)),
-        env=_environment(profile, fleet, rank),
+        env=_environment(profile, fleet, rank, build),
         mounts=container.mounts(fleet, rank, tree=build),
         options=container.options(profile),
         own_flags=frozenset({"--node-rank", plugin.KEY_VARIABLE}) | fabric.OWN,
@@ -116,7 +116,7 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _environment(profile: Profile, fleet: Fleet, rank: int) -> dict[str, str]:
+def _environment(profile: Profile, fleet: Fleet, rank: int, build: Tree) -> dict[str, str]:
     node = fleet.nodes[rank]
     expandable = bool(profile.get("expandable_segments"))
     found = {
@@ -129,7 +129,7 @@ def _environment(profile: Profile, fleet: Fleet, rank: int) -> dict[str, str]:
         "TP_SOCKET_IFNAME": node.socket_ifname,
         **fabric.environment(profile, node),
         **fabric.variables(profile, _VARIABLES),
-        **plugin.environment(profile, fleet, rank),
+        **plugin.environment(profile, fleet, rank, build),
     }
     if profile.on("hub_offline"):
         found["TRANSFORMERS_OFFLINE"] = "1"

@@ -36,6 +36,8 @@ def check(profile: Profile, fleet: Fleet) -> None:
 
 def _faults(profile: Profile, fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield from _ring_faults(profile, fleet)
+    whole = {key: getattr(fleet, key) for key in ("state_dir", "cache_dir", "api_key_file")}
+    yield from _path_faults("the fleet", whole)
     prefix = profile.get("nccl_subnet_prefix")
     for node in fleet.nodes:
         if len(node.hca) > PUBLISHED_GIDS and not profile.on("nccl_extended_gids"):
@@ -49,7 +51,8 @@ def _faults(profile: Profile, fleet: Fleet) -> Iterator[tuple[str, str]]:
                     f"{node.name} has {link.address}, nccl_subnet_prefix is {prefix}",
                     "give every cable a subnet of that length, or change the knob",
                 )
-        yield from _path_faults(node)
+        keys = ("model_dir", "rows_dir", "nccl_library")
+        yield from _path_faults(node.name, {key: getattr(node, key) for key in keys})
     yield from _share_faults(fleet)
 
 
@@ -96,16 +99,11 @@ _ENGINE_CONTRACT: dict[str, dict[str, Value]] = {
 }
 
 
-def _path_faults(node: Node) -> Iterator[tuple[str, str]]:
-    paths = {"model_dir": node.model_dir, "rows_dir": node.rows_dir}
-    if node.nccl_library:
-        paths["nccl_library"] = node.nccl_library
+def _path_faults(owner: str, paths: dict[str, str | None]) -> Iterator[tuple[str, str]]:
+    """A mount is source:target, so a path has no colon."""
     for key, path in paths.items():
-        if not PurePath(path).is_absolute() or ":" in path:
-            yield (
-                f"{node.name}: {key} is {path!r}, not an absolute path",
-                f"edit {key} of {node.name}",
-            )
+        if path is not None and (not PurePath(path).is_absolute() or ":" in path):
+            yield f"{key} of {owner} is {path!r}, not an absolute path", f"edit {key} of {owner}"
 
 
 def _share_faults(fleet: Fleet) -> Iterator[tuple[str, str]]:
