@@ -65,7 +65,7 @@ def test_doctor_on_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_diagnose_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "samples.jsonl"
-    sample = {"generated_tokens_total": 9, "prompt_tokens_total": 9, "running": 2, "queued": 0}
+    sample: dict[str, Any] = {"generated_tokens_total": 9, "prompt_tokens_total": 9, "running": 2, "queued": 0}
     sample |= {"gpu_util": 96, "power_w": 20.0, "prefill_progress": False}
     path.write_text("".join(json.dumps({"t": 10 * n, **sample}) + "\n" for n in range(6)))
     found = document(capsys, "diagnose", "--samples", str(path), status=1)

@@ -50,9 +50,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([SSHD, "-D", "-e", *config], stdout=log, stderr=log)
     assert host.wait_until(lambda: not host.port_is_free("127.0.0.1", port), seconds=10)
-    options = ("-p", str(port), "-i", str(user_key), "-o", "IdentitiesOnly=yes")
-    options += ("-o", f"UserKnownHostsFile={folder}/known_hosts", "-F", "/dev/null")
-    yield Server(folder, port, options, f"{getpass.getuser()}@127.0.0.1")
+    options = ["-p", str(port), "-i", str(user_key), "-o", "IdentitiesOnly=yes"]
+    options += ["-o", f"UserKnownHostsFile={folder}/known_hosts", "-F", "/dev/null"]
+    yield Server(folder, port, tuple(options), f"{getpass.getuser()}@127.0.0.1")
     process.terminate()
     process.wait()
 
