@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -207,3 +210,18 @@ def test_profile_local_needs_no_fleet(run: Any) -> None:
     status, out, _ = run("--set", "slots=2", "--json")
     assert status == 0
     assert "--slots 2" in " ".join(plan.parse(out, where="x").ranks[0].argv)
+
+
+def cpu_seconds(*words: str) -> float:
+    """CPU time of one run of the command, which other work on the machine does not lengthen."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "dsv41", *words], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_plan_takes_little_more_than_the_version(where: Any) -> None:
+    fleet = where("tp4-ring")  # the profile with the longest line of ancestors
+    words = ("plan", "--profile", "tp4-ring", "--fleet", fleet)
+    plans = min(cpu_seconds(*words) for _ in range(3))
+    assert plans - min(cpu_seconds("--version") for _ in range(3)) <= 0.3
