@@ -69,7 +69,7 @@ def pack(
     progress: Callable[[int, int], object] | None = None,
     records: tuple[str, int, int, int] | None = None,
     chunk_pages: int = 4096,
-    journal_chunks: int = 16,
+    journal_chunks: int = 64,
 ) -> bool: ...
 def verify(
     path: str, *, progress: Callable[[int, int], object] | None = None
