@@ -11,7 +11,7 @@ _TWINS = ("rocep1s0f0", "roceP2p1s0f0")
 _PORTS = ("rocep1s0f0", "rocep1s0f1")
 
 _HEAD = """\
-# Where profile {name} is served: one [[nodes]] table a rank, in rank order. Rank 0 answers the API.
+# Where profile {name} is served: one table a node, in rank order. Rank 0 answers the API.
 # Check it with: dsv41 plan --profile {name} --fleet fleet.toml
 topology = "{topology}"  # triangle | switch | ring
 container = "podman"     # podman | docker; a node may have its own
