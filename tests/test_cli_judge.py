@@ -65,7 +65,12 @@ def test_doctor_on_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_diagnose_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "samples.jsonl"
-    sample: dict[str, Any] = {"generated_tokens_total": 9, "prompt_tokens_total": 9, "running": 2, "queued": 0}
+    sample: dict[str, Any] = {
+        "generated_tokens_total": 9,
+        "prompt_tokens_total": 9,
+        "running": 2,
+        "queued": 0,
+    }
     sample |= {"gpu_util": 96, "power_w": 20.0, "prefill_progress": False}
     path.write_text("".join(json.dumps({"t": 10 * n, **sample}) + "\n" for n in range(6)))
     found = document(capsys, "diagnose", "--samples", str(path), status=1)
@@ -90,3 +95,24 @@ def test_diagnose_usage(
     arguments: list[str], code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert document(capsys, "diagnose", *arguments, status=2)["code"] == code
+
+
+def test_cache_clear_removes_the_keyed_folders_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caches = tmp_path / "a cache"
+    for name in ("0123456789abcdef", "fedcba9876543210", "models", "0123456789abcde"):
+        (caches / name).mkdir(parents=True)
+        (caches / name / "file").write_text("x" * 1000)
+    (caches / "aaaaaaaaaaaaaaaa").symlink_to(caches / "models")
+    fleet = tmp_path / "fleet.toml"
+    text = re.sub('ssh = ".*"', 'ssh = "local"', fleet_text("triangle"))
+    fleet.write_text(f'cache_dir = "{caches}"\n{text}')
+    listed = document(capsys, "cache", "clear", "--fleet", str(fleet), "--dry-run")
+    assert (listed["removed"], len(listed["folders"])) == (False, 6)  # three nodes, one disk
+    assert listed["folders"][0]["bytes"] > 1000
+    cleared = document(capsys, "cache", "clear", "--fleet", str(fleet))
+    assert [folder["node"] for folder in cleared["folders"]] == ["spark1", "spark1"]
+    left = {path.name for path in caches.iterdir()}
+    assert left == {"models", "0123456789abcde", "aaaaaaaaaaaaaaaa"}
+    assert (caches / "models" / "file").exists()

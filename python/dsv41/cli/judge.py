@@ -1,14 +1,15 @@
-"""The commands that judge what was captured: doctor and diagnose."""
+"""The commands over a fleet that exist so far, doctor and cache clear, and diagnose."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dsv41 import budget, diagnose, doctor, fleet, profile, remote
+from dsv41 import budget, caches, diagnose, doctor, fleet, profile, remote
 from dsv41.cli.talk import Talk
 from dsv41.diagnose.promise import expectation
 from dsv41.errors import CheckFailed, UsageError
@@ -41,12 +42,25 @@ def judge_fleet(args: Namespace, talk: Talk) -> int:
     return report.exit_status
 
 
-def _collect(where: Fleet, folder: Path, talk: Talk) -> None:
-    def run(node: Node, command: str) -> tuple[int, str, str]:
-        return remote.run(node.ssh, command)
+def clear_caches(args: Namespace, talk: Talk) -> int:
+    """Remove the compile caches of every node, or list them with --dry-run."""
+    found = caches.clear(_run, fleet.load(args.fleet), remove=not args.dry_run)
+    if args.json:
+        talk.document("cache-clear", removed=not args.dry_run, folders=[asdict(f) for f in found])
+        return 0
+    for folder in found:
+        talk.put(f"{folder.node}  {folder.bytes / 2**30:8.2f} GiB  {folder.path}")
+    talk.say("listed" if args.dry_run else f"{len(found)} folders removed")
+    return 0
 
+
+def _run(node: Node, command: str) -> tuple[int, str, str]:
+    return remote.run(node.ssh, command)
+
+
+def _collect(where: Fleet, folder: Path, talk: Talk) -> None:
     with talk.waiting(f"asking {len(where.nodes)} nodes, usually 2 to 10 s each"):
-        doctor.collect(run, where, folder)
+        doctor.collect(_run, where, folder)
 
 
 def judge_log(args: Namespace, talk: Talk) -> int:

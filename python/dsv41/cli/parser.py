@@ -187,6 +187,17 @@ def _add_judges(verbs: Any) -> None:
     source = doctor.add_mutually_exclusive_group()
     source.add_argument("--bundle", type=Path, metavar="DIR", help="judge captured text, offline")
     source.add_argument("--collect", type=Path, metavar="DIR", help="keep what the nodes said")
+    cache = verbs.add_parser("cache", help="the compile caches of the nodes", allow_abbrev=False)
+    cache_verbs = cache.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    clear = _verb(
+        cache_verbs,
+        "clear",
+        "judge.clear_caches",
+        effect="changes hosts",
+        says="Remove every node's compile caches; stop the service first.",
+    )
+    clear.add_argument("--fleet", type=Path, required=True, metavar="F", help="the fleet file")
+    clear.add_argument("--dry-run", action="store_true", help="list them and remove nothing")
     diagnose = _verb(
         verbs, "diagnose", "judge.judge_log", effect="offline", says="Name the cause in a log."
     )
