@@ -89,6 +89,7 @@ def assert_exact(done: Done, checkpoint: Checkpoint, ids: list[int] = IDS) -> di
         ("eio", 2, {"io_errors": 2, "io_retries": 2}),
         ("nodata", 2, {"io_errors": 2, "io_retries": 2}),
         ("again", 20, {"io_errors": 0, "io_retries": 0}),
+        ("intr", 20, {"io_errors": 0, "io_retries": 0}),
         ("short", 1, {"short_reads": 1, "io_retries": 1}),
         ("flip", 1, {"crc_failures": 1, "crc_retries": 1}),
     ],

@@ -125,8 +125,20 @@ def test_a_cut_file_is_noticed_while_open(path: Path, tmp_path: Path) -> None:
     copy.write_bytes(path.read_bytes())
     store = dsv41_rows.RowStore.open(str(copy), **RIGHT)
     os.truncate(copy, 8192)
+    for local in (OWNED.local_rows(1) - 1, 0, 0):  # also rows before the cut, from then on
+        with pytest.raises(dsv41_rows.RowsError) as error:
+            store.lookup(np.array([OWNED.to_global(1, local)], np.int64), *arrays(1))
+        assert error.value.kind == "truncated"
+
+
+def test_a_cut_between_two_checks_is_a_truncated_file(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_bytes(path.read_bytes())
+    store = dsv41_rows.RowStore.open(str(copy), **RIGHT)
+    store.lookup(draw_ids(1), *arrays(1))  # the next check is a second away
+    os.truncate(copy, 8192)
     last = np.array([OWNED.to_global(1, OWNED.local_rows(1) - 1)], np.int64)
-    with pytest.raises(dsv41_rows.RowsError) as error:
+    with pytest.raises(dsv41_rows.RowsError, match="expected 4096 bytes, found 0") as error:
         store.lookup(last, *arrays(1))
     assert error.value.kind == "truncated"
 

@@ -91,13 +91,13 @@ void StoreState::check_usable() {
 void StoreState::watch() {
   const std::int64_t now = now_ns();
   if (now < watch_.next_check.load(std::memory_order_relaxed)) return;
-  watch_.next_check.store(now + 1'000'000'000, std::memory_order_relaxed);
   struct stat found {};
   if (::fstat(file_.fd(), &found) != 0) throw_errno("cannot stat " + file_.path(), errno);
   if (static_cast<std::uint64_t>(found.st_size) < header_.file_bytes()) {
     throw RowError(Kind::truncated, file_.path() + ": expected " + std::to_string(header_.file_bytes()) +
                                         " bytes, found " + std::to_string(found.st_size) + ", cut while open");
   }
+  watch_.next_check.store(now + 1'000'000'000, std::memory_order_relaxed);  // not before: a cut file stays refused
   if (found.st_nlink == 0) watch_.unlinked = true;
   if (change_time(found) != watch_.change_time) watch_.changed = true;
 }

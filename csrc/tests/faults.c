@@ -1,7 +1,7 @@
 // A preloaded library that makes the disk fail: LD_PRELOAD=libfaults.so FAULT=... FAULT_DIR=/folder program
 //
 // It touches only files below FAULT_DIR. FAULT is one or more, separated by commas, of
-//   eio, short, flip, again, nodata   reads of page FAULT_PAGE (default: any) fail, FAULT_TIMES times (default: always)
+//   eio, short, flip, again, intr, nodata   reads of page FAULT_PAGE (default: any) fail, FAULT_TIMES times (default: always)
 //   nodirect                          open() refuses O_DIRECT, as NFS does
 //   noaio                             io_setup is refused, as by a seccomp profile; nosubmit: io_submit is
 //   nospace, nofallocate              pwrite, or fallocate, finds the disk full from call FAULT_AT on
@@ -88,11 +88,12 @@ static void after_change(void) {
 // What a read of `size` bytes at `offset` that gave `result` is turned into.
 static long spoil(long result, unsigned char* bytes, long size, long offset) {
   if (size != 4096 || offset < 4096 || (page >= 0 && offset != 4096 * (1 + page))) return result;
-  if (!is("eio") && !is("short") && !is("flip") && !is("again") && !is("nodata")) return result;
+  if (!is("eio") && !is("short") && !is("flip") && !is("again") && !is("intr") && !is("nodata")) return result;
   if (times-- <= 0) return result;
   if (is("eio")) return -EIO;
   if (is("nodata")) return -ENODATA;
   if (is("again")) return -EAGAIN;
+  if (is("intr")) return -EINTR;
   if (is("short")) return 512;
   for (long i = 0; i < 4096; i += 256) bytes[i] ^= 0x10;  // one bit of every row
   return result;

@@ -27,6 +27,21 @@ sanitize() {
     "$out/sanitized/test_core"
     "$out/sanitized/test_file" "$out/files"
     "$out/sanitized/stress" "$out/files" 40000 200000
+    tool_sanitized
+}
+
+tool_sanitized() {  # the C interface, from C, on the file that test_file left
+    flags="-g -fsanitize=address,undefined -fno-sanitize-recover=all"
+    gcc -std=c11 -D_DEFAULT_SOURCE $strict $flags -Iinclude -c tests/tool.c -o "$out/sanitized/tool.o"
+    core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/sanitized/\1.o|")
+    g++ $flags -pthread "$out/sanitized/tool.o" $core -o "$out/sanitized/tool"
+    for engine in aio pread; do
+        for mode in lookup production thread fork narrow tickets; do
+            "$out/sanitized/tool" $mode "$out/files/small.rows" 14 1 2 pieces $engine 20 21 39 60 61 20 -1 0 \
+                >"$out/files/said" 2>&1 || { cat "$out/files/said"; exit 1; }
+        done
+    done
+    echo "tool: ok"
 }
 
 long() {
