@@ -10,8 +10,11 @@ _Ids: TypeAlias = NDArray[np.int64] | Buffer
 _Bytes: TypeAlias = NDArray[np.uint8] | Buffer
 
 class RowsError(RuntimeError):
-    """kind: argument, mismatch, malformed, truncated, unfinished, corrupt, io, range, unsupported, space, busy,
-    closed or forked."""
+    """What the store or the packer refused.
+
+    `kind` is one of argument, mismatch, malformed, truncated, unfinished, corrupt, io, range,
+    unsupported, space, busy, closed and forked.
+    """
 
     kind: str
 
