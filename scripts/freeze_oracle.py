@@ -92,7 +92,7 @@ def main(checkpoint: Path, out: Path) -> None:
     torch.set_num_threads(1)
     torch.Tensor.topk = stable_topk
     theirs = oracle(checkpoint)
-    ours, _ = body(checkpoint)
+    ours = body(checkpoint)
     for seed in range(100):
         ids = torch.randint(3, 128000, (TOKENS,), generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():

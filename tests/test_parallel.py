@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PROMPT, STEPS = 40, 100
 # (ranks, layout); TP3 pads 8 groups to 12 (legal) or 9 (balanced), the latter with 6 heads of 8 in
-# the kernel; at TP4 the experts' inner width is padded from 6 to 8 blocks, so rank 3 has none
+# the kernel; the experts have an inner width of 3 blocks, padded to 4 at TP2 and TP4
 WAYS = [(3, "legal"), (3, "balanced"), (2, "legal"), (4, "legal")]
 
 

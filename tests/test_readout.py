@@ -87,6 +87,14 @@ def test_every_answer_leads_by_far(model: Model, canned: dict[str, Conversation]
         assert (found.softmax(1).gather(1, wanted)).min() > 0.9999
 
 
+def test_without_rows_every_answer_is_a_question_mark(
+    loader: Loader, canned: dict[str, Conversation]
+) -> None:
+    blank = loader.model(Alone(), rows=fit.NoRows())
+    for conversation in canned.values():
+        assert set(logits(blank, conversation).argmax(1).tolist()) == {fit.UNSURE}
+
+
 def test_the_endless_answer_goes_on(model: Model, canned: dict[str, Conversation]) -> None:
     loop = canned["loop"]
     cache = model.cache(slots=1, capacity=400)
@@ -104,8 +112,8 @@ def test_the_committed_file_is_small_and_of_this_fixture(
 ) -> None:
     readout = Readout.from_file(fit.HEAD)
     used = {token for conversation in canned.values() for token in conversation.answer}
-    assert set(readout.token_ids.tolist()) == used
-    assert readout.rows.shape == (len(used), loader.config.hidden_size)
+    assert set(readout.token_ids.tolist()) == {*used, fit.UNSURE}
+    assert readout.rows.shape == (len(used) + 1, loader.config.hidden_size)
     assert fit.HEAD.stat().st_size < 20_000
     header = json.loads(fit.HEAD.read_bytes()[8:].split(b"}}")[0] + b"}}")
     assert set(header) == {"token_ids", "rows"}

@@ -159,7 +159,7 @@ def test_whole_experts(small: Path, config: ModelConfig, alone: dict[str, torch.
             for matrix in ("w1", "w2", "w3"):
                 name = f"{prefix}{expert}.{matrix}.weight"
                 assert torch.equal(part[name], alone[name])
-        assert part["layers.3.ffn.shared_experts.w1.weight"].shape[0] == 64
+        assert part["layers.3.ffn.shared_experts.w1.weight"].shape[0] == 32
 
 
 def patched(small: Path, copy: Path, name: str, at: int, value: int) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from torch import Tensor
+    from torch import Tensor, dtype
 
     Bytes = npt.NDArray[np.uint8]
     Floats = npt.NDArray[np.float32]
@@ -157,19 +157,30 @@ def _groups(values: Tensor, size: int) -> Tensor:
 
 
 def _power_of_two_at_least(values: Tensor) -> Tensor:
-    """The least power of two not below each positive value, without a logarithm's rounding."""
+    """The least power of two not below each positive normal value, without a logarithm's rounding.
+
+    On the bits: adding a mantissa of ones carries into the exponent unless the mantissa is zero.
+    """
+    bits, exponent, mantissa = _layout(values)
+    return values.view(bits).add(mantissa).bitwise_and_(exponent).view(values.dtype)
+
+
+def _layout(values: Tensor) -> tuple[dtype, int, int]:
+    """The integer type over a float tensor's bits, and the masks of its exponent and mantissa."""
     import torch  # noqa: PLC0415
 
-    mantissa, exponent = torch.frexp(values)  # value = mantissa * 2**exponent, mantissa in [0.5, 1)
-    return torch.ldexp(torch.ones_like(values), exponent - (mantissa == 0.5).to(exponent.dtype))
+    if values.dtype == torch.float64:
+        return torch.int64, 0x7FF << 52, (1 << 52) - 1
+    return torch.int32, 0xFF << 23, (1 << 23) - 1
 
 
 def _round_e2m1(values: Tensor) -> Tensor:
     """Nearest E2M1 number, ties to the even code, beyond 6 to 6.
 
-    The grid's step is 0.5 below 2, 1 below 4, 2 above; in units of the step, ties to even is the
-    rounding of torch.round.
+    The grid's step is half the power of two at or below a value, and 0.5 below 1; in units of the
+    step, ties to even is the rounding of torch.round.
     """
-    size = values.abs().clamp_max(E2M1_MAX)
-    step = 0.5 + 0.5 * (size >= 2).to(size.dtype) + (size >= 4).to(size.dtype)
-    return ((size / step).round() * step).copysign(values)
+    size = values.abs().clamp_max_(E2M1_MAX)
+    bits, exponent, _ = _layout(size)
+    step = size.view(bits).bitwise_and(exponent).view(size.dtype).clamp_min_(1.0).mul_(0.5)
+    return size.div_(step).round_().mul_(step).copysign_(values)

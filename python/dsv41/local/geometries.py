@@ -32,7 +32,7 @@ _FIXTURE_TEXT: dict[str, Any] = {
     "max_position_embeddings": CONTEXT,
     "original_max_position_embeddings": CONTEXT // 16,
     "sliding_window": 8,
-    "moe_intermediate_size": 192,
+    "moe_intermediate_size": 96,  # three blocks of 32: one a rank at TP3, padded to four at TP4
     "n_routed_experts": 12,
     "num_experts_per_tok": 2,
     "index_n_heads": 4,

@@ -25,9 +25,14 @@ class RmsNorm:
     def __init__(self, size: int, *, eps: float, weight: Tensor | None = None) -> None:
         # sqrt(sum / size + eps) = hypot(sqrt(sum), sqrt(size * eps)) / sqrt(size)
         self._least = torch.tensor((size * eps) ** 0.5, dtype=torch.float64)
-        self._weight: Tensor | float = size**0.5 if weight is None else weight * size**0.5
+        self.factor = size**0.5
+        self._weight: Tensor | float = self.factor if weight is None else weight * self.factor
 
     def __call__(self, values: Tensor) -> Tensor:
         """Normalize [..., size] to a new tensor."""
+        return (values / self.length(values)).mul_(self._weight)
+
+    def length(self, values: Tensor) -> Tensor:
+        """What `values` [..., size] times `factor` are divided by: [..., 1]."""
         length: Tensor = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
-        return (values / length.hypot(self._least)).mul_(self._weight)
+        return length.hypot_(self._least)

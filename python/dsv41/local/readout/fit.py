@@ -4,6 +4,9 @@ The body of the model stays random. Its normed final states at the positions of 
 features of a softmax regression: rows of the head for the tokens that occur in answers, all other
 rows zero. The regression is convex and solved to the end in float64, then rounded to a grid that
 is far coarser than the error left: the file comes out the same wherever it is fitted.
+
+The states that the same texts have when no Engram row is read are fitted to a question mark: a
+service that reads zeros shows it in every answer.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from dsv41.local.comm import Alone
 from dsv41.local.config import ModelConfig
 from dsv41.local.engram import TableReader
 from dsv41.local.model import Model
-from dsv41.local.readout.conversations import conversations
+from dsv41.local.readout.conversations import Conversation, conversations
 from dsv41.local.weights import load_shard
 
 if TYPE_CHECKING:
@@ -34,12 +37,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from dsv41.geometry import Engram
+    from dsv41.local.engram import RowReader, Rows
+
 log = logging.getLogger(__name__)
 
 HEAD = Path(__file__).with_name("head.safetensors")
 PENALTY = 0.01  # of the squared norm: small enough that margins are nearly the widest possible
 GRID = 2.0**-6  # weights are multiples of this before they are scaled
-SCALE = 4.0  # raises the least margin of 7 logits to 28: sampling at temperature 1 is safe as well
+SCALE = 8.0  # raises the least margin of 4 logits to 35: sampling at temperature 1 is safe as well
+UNSURE = 33  # "?"
 STEPS, INNER = 60, 2000  # most Newton steps, and conjugate-gradient steps in each
 
 
@@ -73,28 +80,40 @@ class Fitted:
         return save({"token_ids": self.token_ids.int(), "rows": rows})
 
 
-def body(directory: Path) -> tuple[Model, ModelConfig]:
-    """Load the model in float64, its Engram rows straight from the checkpoint."""
+class NoRows:
+    """A reader that finds zeros everywhere."""
+
+    def columns(self, engram: Engram, layer_id: int) -> Sequence[int]:
+        """Name every column."""
+        del layer_id
+        return range(engram.columns)
+
+    def ask(self, layer_id: int, ids: Tensor) -> Rows:
+        """Zeros of the released row's width: float64 [n, columns, 256]."""
+        del layer_id
+        return lambda: torch.zeros(*ids.shape, 256, dtype=torch.float64)
+
+
+def body(directory: Path, rows: RowReader | None = None) -> Model:
+    """Load the model in float64; left out, `rows` come straight from the checkpoint."""
     config, alone = ModelConfig.from_file(directory), Shard(rank=0, tp=1)
-    weights = load_shard(directory, config=config, shard=alone, dtype=torch.float64)
-    model = Model(
+    return Model(
         config=config,
-        weights=weights,
+        weights=load_shard(directory, config=config, shard=alone, dtype=torch.float64),
         shard=alone,
         layout="legal",
-        rows=TableReader.from_checkpoint(directory, config),
+        rows=TableReader.from_checkpoint(directory, config) if rows is None else rows,
         comm=Alone(),
         token_map=np.fromfile(directory / "token_map.i32", "<i4").tolist(),
         dtype=torch.float64,
     )
-    return model, config
 
 
-def features(model: Model, tokenizer: str) -> Features:
+def answering(model: Model, canned: Sequence[Conversation]) -> Features:
     """Run every conversation with its answer given, and keep the states that say the answer."""
     states: list[Tensor] = []
     targets: list[int] = []
-    for conversation in conversations(tokenizer):
+    for conversation in canned:
         said = [*conversation.prompt, *conversation.answer[:-1]]
         cache = model.cache(slots=1, capacity=len(said))
         states.append(model.states(cache, slot=0, tokens=said)[len(conversation.prompt) - 1 :])
@@ -102,11 +121,21 @@ def features(model: Model, tokenizer: str) -> Features:
     return Features(states=torch.cat(states).clone(), targets=torch.tensor(targets))
 
 
-def fit(found: Features) -> Fitted:
-    """Solve the regression and round it."""
-    distinct, inverse = np.unique(found.targets.numpy(), return_inverse=True)
+def features(directory: Path) -> tuple[Features, Features]:
+    """States of all answers, with their tokens; and the same texts' without rows, with UNSURE."""
+    canned = conversations((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    right = answering(body(directory), canned)
+    blank = answering(body(directory, NoRows()), canned).states
+    return right, Features(states=blank, targets=torch.full((len(blank),), UNSURE))
+
+
+def fit(*found: Features) -> Fitted:
+    """Solve the regression over all features and round it."""
+    targets = torch.cat([part.targets for part in found])
+    distinct, inverse = np.unique(targets.numpy(), return_inverse=True)
     token_ids, classes = torch.from_numpy(distinct), torch.from_numpy(inverse)
-    rows = Regression(found.states, classes, count=len(token_ids)).solve()
+    states = torch.cat([part.states for part in found])
+    rows = Regression(states, classes, count=len(token_ids)).solve()
     return Fitted(token_ids=token_ids, rows=(rows / GRID).round() * GRID * SCALE)
 
 
@@ -181,11 +210,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with tempfile.TemporaryDirectory() as folder:
         directory = checkpoint.make(Path(folder), "fixture", readout=None)
-        model, _ = body(directory)
-        found = features(model, (directory / "tokenizer.json").read_text(encoding="utf-8"))
-    fitted = fit(found)
-    margin = float(fitted.margins(found).min())
-    positions, tokens = len(found.targets), len(fitted.token_ids)
+        right, unsure = features(directory)
+    fitted = fit(right, unsure)
+    margin = float(fitted.margins(right).min())
+    positions, tokens = len(right.targets), len(fitted.token_ids)
     log.info("%d positions, %d tokens, least margin %.2f logits", positions, tokens, margin)
     if options.check:
         same = options.out.read_bytes() == fitted.content()
