@@ -1,8 +1,10 @@
 #!/bin/sh
-# The C++ tests: run.sh [sanitize | long | one-command]; without a word, sanitize and one-command.
+# The C++ tests: run.sh [sanitize | long | one-command | arm64]; without a word, sanitize and one-command.
 #   sanitize     everything below ASan and UBSan
 #   long         at least ten million verified random lookups (minutes)
 #   one-command  the library by the command of dsv41_rows.h, used from C
+#   arm64        compiled for aarch64, run by qemu-aarch64, which knows no kernel AIO
+#                (Debian: g++-aarch64-linux-gnu, qemu-user)
 # Build products and test files go to csrc/build/tests, on a disk that knows O_DIRECT.
 set -eu
 cd "$(dirname "$0")/.."
@@ -15,10 +17,10 @@ compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/N
     mkdir -p "$out/$1" "$out/files"
     ls src/*.cpp tests/*.cpp | xargs -P 2 -I{} sh -c \
         'o="$0/$(basename {} .cpp).o"; [ "$o" -nt {} ] && [ -z "$(find src include tests -name "*.h*" -newer "$o")" ] ||
-         g++ -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict"
+         $2 -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict" "${cxx:=g++}"
     for program in test_core test_file stress; do
         core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/$1/\1.o|")
-        g++ $2 -pthread "$out/$1/$program.o" $core -o "$out/$1/$program"
+        $cxx $2 -pthread "$out/$1/$program.o" $core -o "$out/$1/$program"
     done
 }
 
@@ -26,7 +28,7 @@ sanitize() {
     compile sanitized "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     "$out/sanitized/test_core"
     "$out/sanitized/test_file" "$out/files"
-    "$out/sanitized/stress" "$out/files" 40000 200000
+    "$out/sanitized/stress" "$out/files" 40000 200000 aio pread
     tool_sanitized
 }
 
@@ -46,7 +48,15 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
 
 long() {
     compile fast "-O2"
-    "$out/fast/stress" "$out/files" 2000000 10000000
+    "$out/fast/stress" "$out/files" 2000000 10000000 aio pread
+}
+
+arm64() {
+    cxx=aarch64-linux-gnu-g++
+    compile arm64 "-O2 -static"
+    qemu-aarch64 "$out/arm64/test_core"
+    qemu-aarch64 "$out/arm64/test_file" "$out/files"
+    qemu-aarch64 "$out/arm64/stress" "$out/files" 4000 50000 pread
 }
 
 one_command() {
@@ -64,6 +74,7 @@ case "${1:-all}" in
     sanitize) sanitize ;;
     long) long ;;
     one-command) one_command ;;
+    arm64) arm64 ;;
     all) sanitize && one_command ;;
-    *) echo "run.sh [sanitize | long | one-command]" >&2; exit 2 ;;
+    *) echo "run.sh [sanitize | long | one-command | arm64]" >&2; exit 2 ;;
 esac

@@ -1,5 +1,5 @@
 // Random lookups from many threads through every engine, each row compared byte for byte.
-//   stress FOLDER ROWS LOOKUPS
+//   stress FOLDER ROWS LOOKUPS ENGINE ...
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -86,7 +86,7 @@ void run(const PackOptions& packed, const char* engine, std::uint64_t cache_byte
 
 }  // namespace
 
-int main(int, char** words) {
+int main(int count, char** words) {
   const std::string folder = words[1];
   const std::uint64_t rows = std::stoull(words[2]), lookups = std::stoull(words[3]);
   const std::string source = folder + "/stress.safetensors", target = folder + "/stress.rows";
@@ -95,8 +95,8 @@ int main(int, char** words) {
   CHECK(pack(packed));
   const Verification found = verify(target, nullptr);
   CHECK(found.ok && found.rows == rows / 2);
-  run(packed, "aio", 0, lookups * 2 / 5);
-  run(packed, "pread", 0, lookups * 4 / 5);
+  const auto runs = static_cast<std::uint64_t>(count - 3);  // each engine, then one of them with a cache
+  for (int i = 4; i < count; ++i) run(packed, words[i], 0, lookups * static_cast<std::uint64_t>(i - 3) / runs);
   run(packed, "auto", 1 << 20, lookups);
   std::printf("stress: ok, %llu rows verified\n", static_cast<unsigned long long>(verified));
 }
