@@ -10,6 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 out=build/tests
 strict="-Wall -Wextra -Werror"
+cxx=g++
 rm -rf "$out/files"
 trap 'rm -rf "$out/files"' EXIT
 
@@ -17,7 +18,7 @@ compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/N
     mkdir -p "$out/$1" "$out/files"
     ls src/*.cpp tests/*.cpp | xargs -P 2 -I{} sh -c \
         'o="$0/$(basename {} .cpp).o"; [ "$o" -nt {} ] && [ -z "$(find src include tests -name "*.h*" -newer "$o")" ] ||
-         $2 -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict" "${cxx:=g++}"
+         $2 -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict" "$cxx"
     for program in test_core test_file stress; do
         core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/$1/\1.o|")
         $cxx $2 -pthread "$out/$1/$program.o" $core -o "$out/$1/$program"
