@@ -42,7 +42,9 @@ def test_plan_in_words_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
         (["frobnicate"], "D001"),
         (["plan", "--frobnicate"], "D001"),
         (["plan", "--prof", "local"], "D001"),
-        ([], "D001"),
+        (["logs", "--lines", "x"], "D001"),
+        (["pack", "--profile", "tp3"], "D002"),
+        (["serve", "--profile", "tp4"], "D002"),
         (["explain", "D999"], "D005"),
         (["status", "--state-dir", "/nonexistent"], "D062"),
         (["logs", "--state-dir", "/nonexistent"], "D062"),
@@ -112,6 +114,13 @@ def test_log_lines_lose_their_control_codes() -> None:
         "a\x1b[31mb\x07c\x1b]0;t\n"
     )
     assert words.getvalue() == "abc]0;t\n"
+
+
+def test_alone_it_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 0
+    assert "dsv41 serve --profile local" in capsys.readouterr().out
 
 
 def test_a_closed_pipe_is_no_error() -> None:

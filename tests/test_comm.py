@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -53,6 +54,32 @@ def test_collectives(master: str) -> None:
     answers = each(master, 3, work)
     assert answers[0] == [[6.0, 60.0], [[[0, 7]], [[1, 7]], [[2, 7]]], [5]]
     assert answers[1:] == [[[6.0, 60.0], None, [5]]] * 2
+
+
+def test_nothing_listens_beyond_loopback(master: str) -> None:
+    """A TCPStore left to itself listens on every address of the machine."""
+
+    def work(group: Gloo) -> set[str]:
+        group.sum(torch.zeros(1))
+        return listening_addresses()
+
+    own = {"0100007F"}
+    assert set.union(*each(master, 2, work)) - BEFORE <= own
+
+
+def listening_addresses() -> set[str]:
+    """Hexadecimal addresses of this process' listeners (proc_net_tcp(5), state 0A)."""
+    inodes = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                found.add(words[1].split(":")[0])
+    return found
+
+
+BEFORE = listening_addresses()
 
 
 def test_every_rank_gets_the_same_bits(master: str) -> None:

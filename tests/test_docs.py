@@ -25,7 +25,7 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "line"), commands())
+@pytest.mark.parametrize(("page", "line"), dict.fromkeys(commands()))
 def test_commands_parse(page: str, line: str) -> None:
     words = shlex.split(line.partition(" > ")[0], comments=True)[1:]
     if "--version" not in words and "--help" not in words:

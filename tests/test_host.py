@@ -123,6 +123,13 @@ def test_a_folder_that_cannot_be_written() -> None:
     assert caught.value.code == "D060"
 
 
+def test_no_receipt_overwrites_another(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for name in ("r.json", "r-2.json", "r-3.json"):
+        assert host.unused(path).name == name
+        host.unused(path).touch()
+
+
 def test_a_receipt_says_where_and_when(tmp_path: Path) -> None:
     path = host.write_receipt(
         tmp_path / "r.json", command="x", started=host.utc_now(), result={"a": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -195,6 +196,12 @@ def term_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def unused(path: Path) -> Path:
+    """The path, or the first of `name-2`, `name-3`, ... that does not exist."""
+    names = (path.with_stem(f"{path.stem}-{n}") for n in itertools.count(2))
+    return path if not path.exists() else next(p for p in names if not p.exists())
 
 
 def write_receipt(path: Path, *, command: str, started: str, result: Mapping[str, Any]) -> Path:

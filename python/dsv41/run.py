@@ -127,7 +127,8 @@ def _second(run: RunDir, plan: Plan) -> Unsafe:
     return Unsafe(
         "D063",
         f"A service already runs from {plan.state_dir} (pid {run.supervisor()}).",
-        fix=f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}",
+        fix=f"dsv41 stop --state-dir {plan.state_dir}, or follow it with "
+        f"dsv41 logs --follow --state-dir {plan.state_dir}",
     )
 
 

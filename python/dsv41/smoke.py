@@ -69,7 +69,9 @@ def _need(right: object, says: str) -> None:
 
 
 def _ready(endpoint: Endpoint) -> str:
-    _need(endpoint.status("/ready") == 200, "/ready does not answer 200")
+    status = endpoint.status("/ready")
+    _need(status, f"nobody answers at {endpoint.root}: is the service up? dsv41 status")
+    _need(status == 200, f"/ready answers {status}: still starting, or no dsv41 at this address")
     return f"serves {_model(endpoint)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,8 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The parsed command line; `verb` is the function to call. UsageError D001 on a wrong one."""
-    return _build().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    return _build().parse_args(words or ["--help"])
 
 
 def _build() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from dsv41.errors import INTERRUPTED, EngineFailed
 from dsv41.plan import Plan
 
 START_SECONDS = 120.0  # a cold start reads torch and the tables from disk once a rank
-USUAL_START = "usually 5 to 15 s"
+USUAL_START = "usually 5 to 15 s, longer on a busy machine"
 POLL = 0.1  # seconds between two looks at /ready
 
 
@@ -39,6 +39,7 @@ def serve(args: Namespace, talk: Talk) -> int:
             return 0 if args.detach else _attach(state, plan, talk)
     except KeyboardInterrupt:
         talk.say(f"detached; the service goes on at {plan.url}")
+        talk.say(f"follow it with: dsv41 logs --follow --state-dir {plan.state_dir}")
         talk.say(f"stop it with: {_stop_command(plan)}")
         return interrupted
     except host.Terminated:
@@ -61,11 +62,14 @@ def _bring_up(args: Namespace, state: run.RunDir, plan: Plan, talk: Talk) -> Non
     """Start the ranks, wait for /ready and say so."""
     started = time.monotonic()
     process = run.start_service(plan)
-    with talk.waiting(f"starting {len(plan.ranks)} ranks of {plan.profile}, {USUAL_START}"):
+    with talk.waiting(f"starting {plan.profile}, ranks: {len(plan.ranks)}, {USUAL_START}"):
         _wait_ready(state, plan, talk)
     seconds = round(time.monotonic() - started, 2)
-    talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}")
+    key = f" --api-key-file {plan.api_key_file}" if plan.api_key_file else ""
+    talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}{key}")
     talk.say(f"stop it with: {_stop_command(plan)}")
+    if not args.detach:
+        talk.say("the logs follow; Ctrl-C leaves the service running")
     if args.json:
         talk.document(
             "serve",

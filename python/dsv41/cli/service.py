@@ -88,7 +88,7 @@ def smoke(args: Namespace, talk: Talk) -> int:
 
 def _write_receipt(args: Namespace, result: dict[str, Any], *, started: str) -> Path:
     name = f"smoke-{started.replace(':', '')}.json"
-    path: Path = args.receipt or args.state_dir / "receipts" / name
+    path: Path = args.receipt or host.unused(args.state_dir / "receipts" / name)
     host.make_folder(path.absolute().parent)
     return host.write_receipt(
         path, command=f"dsv41 smoke --url {args.url}", started=started, result=result

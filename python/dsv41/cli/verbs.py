@@ -20,9 +20,22 @@ if TYPE_CHECKING:
 
 def make_plan(args: Namespace, *, master_port: int = 20000) -> tuple[profile.Profile, plans.Plan]:
     """The profile and Plan that the flags ask for."""
-    chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
+    chosen = local_profile(args)
     fleet = local_fleet(args, chosen, master_port=master_port)
     return chosen, plans.plan(chosen, fleet, {})
+
+
+def local_profile(args: Namespace) -> profile.Profile:
+    """The profile that the flags ask for; UsageError D002 unless it is one for this machine."""
+    chosen = profile.load(args.profile)
+    if chosen.engine != "local":
+        raise UsageError(
+            "D002",
+            f"Profile {chosen.name} runs on a fleet, and this version serves and packs only on "
+            "this machine.",
+            fix=f"look at it with dsv41 plan --profile {chosen.name} --fleet fleet.toml",
+        )
+    return chosen.with_values("--tp", tp=args.tp)
 
 
 def show_steps(made: plans.Plan, talk: Talk) -> None:
@@ -33,7 +46,7 @@ def show_steps(made: plans.Plan, talk: Talk) -> None:
 
 def pack(args: Namespace, talk: Talk) -> int:
     """Make the tiny checkpoint if absent and pack every rank's rows."""
-    chosen = profile.load(args.profile).with_values("--tp", tp=args.tp)
+    chosen = local_profile(args)
     prepare = load_local_engine()
     if args.dry_run:
         files = prepare.row_files(

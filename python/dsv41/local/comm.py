@@ -86,7 +86,7 @@ class Gloo:
         self._timeout = timeout
         span = timedelta(seconds=timeout)
         try:
-            store = TCPStore(host, port, world, is_master=rank == 0, timeout=span)
+            store = _store(host, port, rank=rank, world=world, span=span)
             self._group: Any = _connect(
                 store, rank=rank, world=world, host=host, port=port, span=span
             )
@@ -130,6 +130,23 @@ class Gloo:
             f" within {self._timeout:g} s: {reason}",
             fix="read the log of every rank: the first to end says why; then serve again",
         )
+
+
+def _store(host: str, port: int, *, rank: int, world: int, span: timedelta) -> TCPStore:
+    """Where the ranks meet; rank 0 listens at `host` alone.
+
+    A TCPStore of its own accord listens on every address of the machine, so it is given a socket.
+    """
+    if rank:
+        return TCPStore(host, port, world, is_master=False, timeout=span)
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=2 * world)
+    except OSError as error:
+        raise RuntimeError(f"{host}:{port}: {error.strerror}") from error
+    return TCPStore(
+        host, port, world, is_master=True, timeout=span, master_listen_fd=listener.detach()
+    )
 
 
 def _connect(
