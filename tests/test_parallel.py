@@ -95,7 +95,7 @@ def test_any_number_of_ranks_says_the_same(
     said, logits = exact(loader, tp, layout, steps=steps, fill=math.nan)
     assert said == unpadded[0][:steps]
     assert len(set(said)) >= steps // 2
-    assert (logits - unpadded[1][:steps]).abs().max() < 1e-12 * unpadded[1].abs().max()
+    assert (logits - unpadded[1][:steps]).abs().max() < 1e-12
 
 
 def test_zero_weights_alone_remove_padded_heads(
@@ -103,7 +103,7 @@ def test_zero_weights_alone_remove_padded_heads(
 ) -> None:
     said, logits = exact(loader, 3, "legal", steps=2, clear=False)  # rank 2 is all padding
     assert said == unpadded[0][:2]
-    assert (logits - unpadded[1][:2]).abs().max() < 1e-12 * unpadded[1].abs().max()
+    assert (logits - unpadded[1][:2]).abs().max() < 1e-12
 
 
 def test_poison_in_padding_changes_no_bit(loader: Loader) -> None:
