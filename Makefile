@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-flags lint bench-local pictures reference
+.PHONY: help setup serve-local stop-local test test-nix test-csrc test-rows-long test-arm64 test-flags lint bench-local pictures reference
 VENV := .venv/bin
 ARGS ?=
 
@@ -21,6 +21,15 @@ test: setup ## run the tests
 
 test-nix: setup ## evaluate and build the flake offline, on a stand-in for nixpkgs
 	@scripts/test-nix.sh
+
+test-csrc: ## the C++ tests below ASan and UBSan, and the C library by its one command
+	@csrc/tests/run.sh all
+
+test-rows-long: ## ten million verified random row lookups (minutes)
+	@csrc/tests/run.sh long
+
+test-arm64: ## the C++ tests for aarch64 under qemu (g++-aarch64-linux-gnu, qemu-user)
+	@csrc/tests/run.sh arm64
 
 test-flags: setup ## install SGLang on the CPU (3 GB, minutes) and ask its parser for every flag
 	@scripts/setup-flags.sh && $(VENV)/python -m pytest -m flags tests/test_flags.py $(ARGS)

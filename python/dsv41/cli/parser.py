@@ -170,6 +170,18 @@ def _add_data_verbs(verbs: Any) -> None:
     inspect = _verb(
         row_verbs, "inspect", "verbs.rows_inspect", effect="reads hosts", says="Print a header."
     )
+    take = _verb(
+        row_verbs,
+        "import",
+        "verbs.rows_import",
+        effect="changes hosts",
+        says="Make row files of another project's packed shards.",
+    )
+    take.add_argument("files", nargs="+", type=Path, metavar="FILE", help="engram-l1-r0of3.bin ...")
+    take.add_argument("--out", type=Path, required=True, metavar="DIR", help="where row files go")
+    take.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="compare every row with it, and bind to it"
+    )
     verify.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("file", type=Path, metavar="FILE")
     explain = _verb(

@@ -13,6 +13,7 @@ from dsv41 import plan as plans
 from dsv41.cli.planning import local_fleet
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed, UsageError, explanations
+from dsv41.geometry import REAL_ENGRAM
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -101,6 +102,27 @@ def rows_verify(args: Namespace, talk: Talk) -> int:
             if result.problem_count > len(result.problems):
                 talk.put(f"    and {result.problem_count - len(result.problems)} more")
     return CheckFailed.exit_status if failed else 0
+
+
+def rows_import(args: Namespace, talk: Talk) -> int:
+    """Make row files of packed shards of other projects, compared with a checkpoint if given."""
+    from dsv41 import rows  # noqa: PLC0415 - needs the row-store extension
+
+    engram = rows.geometry_of(args.checkpoint) if args.checkpoint else REAL_ENGRAM
+    made = []
+    for path in args.files:
+        with talk.waiting(f"importing {path.name}"):
+            made.append(
+                rows.import_shard(path, out=args.out, engram=engram, checkpoint=args.checkpoint)
+            )
+    if args.checkpoint is None:
+        talk.say("not compared with a checkpoint; give --checkpoint to bind the files to one")
+    if args.json:
+        talk.document("rows-import", files=[str(path) for path in made])
+    else:
+        for path in made:
+            talk.put(str(path))
+    return 0
 
 
 def rows_inspect(args: Namespace, talk: Talk) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsv41.errors import CheckFailed
 from dsv41.geometry import partition as cut
-from dsv41.rows.checkpoint import DOWNLOAD_RECORD, INDEX, revision_of, source_file
+from dsv41.rows.checkpoint import DOWNLOAD_RECORD, INDEX, geometry_of, revision_of, source_file
 from dsv41.rows.core import PACK_AGAIN, extension, row_errors, table_errors, use_library
 from dsv41.rows.files import Header, Problem, Source, Verification, file_name, for_path
 from dsv41.rows.imports import PackedShard, import_shard, read_packed
@@ -35,6 +35,7 @@ __all__ = [
     "Verification",
     "check_partition",
     "file_name",
+    "geometry_of",
     "import_shard",
     "inspect",
     "open_shard",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from dsv41.geometry import Engram
 from dsv41.rows.core import no_table
 
 if TYPE_CHECKING:
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
 INDEX = "model.safetensors.index.json"
 # What `hf download --local-dir` leaves beside each file: commit, etag and time, one a line.
 DOWNLOAD_RECORD = f".cache/huggingface/download/{INDEX}.metadata"
+
+
+def geometry_of(checkpoint: Path) -> Engram:
+    """The Engram tables that a checkpoint's config.json describes.
+
+    Raises:
+        CheckFailed: D028, when there is no such description.
+    """
+    path = checkpoint / "config.json"
+    try:
+        return Engram.from_config(json.loads(path.read_text(encoding="utf-8"))["text_config"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise no_table(f"{path} describes no Engram tables: {error!r}.") from error
 
 
 def source_file(checkpoint: Path, *, layer: int) -> Path:
