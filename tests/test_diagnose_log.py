@@ -192,6 +192,7 @@ def test_control_codes_are_undone() -> None:
 def test_what_is_no_log_is_unknown(text: str) -> None:
     found = judge_log(text, TP3)
     assert (found.status, found.document()["stage"]) == ("unknown", None)
+    assert found.document()["restart"] is None
 
 
 LINES = [line for text in (sglang(), vllm(), sglang_worker(1)) for line in text.splitlines()]

@@ -56,6 +56,14 @@ def test_each_says_cause_and_remedy(pattern: Pattern) -> None:
     assert "?" not in finding.says.split("(line")[0]
 
 
+def test_the_general_error_is_left_out_where_its_line_says_more() -> None:
+    line = "ncclSystemError: ibv_reg_mr_iova2 failed with error Cannot allocate memory"
+    text = boot_that_stops() + line + "\n"
+    assert found(text)["D310"] == "fail"
+    assert "D323" not in found(text)
+    assert found(text + SHOWN["D323"])["D323"] == "fail"
+
+
 def test_causes_come_before_consequences() -> None:
     shown = ("D327", "D322", "D323", "D313", "D310")
     text = boot_that_stops() + "".join(SHOWN[code] + "\n" for code in shown)

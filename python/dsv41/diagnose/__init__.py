@@ -73,6 +73,11 @@ class Diagnosis:
         """The worst level."""
         return worst(self.findings)
 
+    @property
+    def recognized(self) -> bool:
+        """Whether anything in the log tells something: a stage of a boot or a known failure."""
+        return self.reached.stage is not None or self.status != "unknown"
+
     def document(self) -> dict[str, Any]:
         """The body of `dsv41.diagnose/1` for a log, without the schema."""
         stage = self.reached.stage
@@ -84,7 +89,7 @@ class Diagnosis:
             "ranks": {str(rank): name for rank, name in self.reached.ranks.items()},
             "requested": self.limits.requested,
             "effective": {**self.limits.effective, "available_gib": self.limits.available_gib},
-            "restart": self.restart,
+            "restart": self.restart if self.recognized else None,
             "findings": [finding.document() for finding in self.findings],
         }
 
@@ -145,7 +150,8 @@ def _stage(
             code="D300",
             level="unknown",
             says=f"No line of a boot of {expect.engine} is in the log ({len(lines)} lines).",
-            fix="dsv41 logs shows each rank's log; give the one of rank 0",
+            fix="give the engine's own log of rank 0: what podman logs or docker logs prints on "
+            "the head",
         )
         return
     if came.ready:

@@ -13,14 +13,16 @@ POWER_CYCLE = (
     "restarting the service alone changes nothing"
 )
 PCIE_CYCLE = (
-    "dsv41 stop, then sudo poweroff and take the power adapter off for 60 s; leave AER and ASPM "
-    "on; "
+    "end the engine, then sudo poweroff and take the power adapter off for 60 s; leave AER and "
+    "ASPM on; "
     "open a support case when it comes again"
 )
 GIDS = (
     "leave gid_index out of the fleet file; "
-    "dsv41 doctor --fleet fleet.toml names the GIDs of every HCA"
+    "dsv41 doctor --profile PROFILE --fleet FLEET names the GIDs of every HCA"
 )
 NCCL_INFO = (
     "serve once with NCCL_DEBUG=INFO on all ranks and diagnose the log of the rank that ended first"
 )
+LEDGER = "dsv41 plan --profile PROFILE --fleet FLEET --why"
+ALL_AGAIN = "end the engine on all nodes, then start all ranks again, together"

@@ -159,21 +159,22 @@ def judge_limits(limits: Limits, expect: Expect) -> Iterator[Finding]:
                 if name == "pool_tokens"
                 else target
             )
-            yield _compared(
-                limits, name, effective=effective, target=target, floor=floor, mend=mend
-            )
+            ledger = f"dsv41 plan --profile {expect.profile} --fleet FLEET --why"
+            fix = f"{mend}; see the ledger: {ledger}"
+            yield _compared(limits, name, effective=effective, target=target, floor=floor, fix=fix)
         if asked is not None and plan is not None and asked < plan:
             yield Finding(
                 code="D303",
                 level="warn",
                 says=f"The engine was asked for {asked:,} {words}; profile {expect.profile} has "
                 f"{plan:,}.",
-                fix=f"dsv41 serve --profile {expect.profile}",
+                fix=f"dsv41 plan --profile {expect.profile} --fleet FLEET --format podman prints "
+                "the commands of the profile",
             )
 
 
 def _compared(
-    limits: Limits, name: str, *, effective: int, target: int, floor: int, mend: str
+    limits: Limits, name: str, *, effective: int, target: int, floor: int, fix: str
 ) -> Finding:
     words = _WORDS[name][0]
     if effective >= floor:
@@ -184,5 +185,5 @@ def _compared(
         level="fail",
         says=f"The engine runs with {effective:,} {words}, {target:,} were planned or asked "
         f"for{why}.",
-        fix=f"{mend}; see the ledger: dsv41 plan --why",
+        fix=fix,
     )

@@ -23,6 +23,7 @@ class Pattern:
         engines: whose logs it is looked for in.
         boot: it stops a boot; when the boot became ready all the same, it did no harm.
         restart: False where starting again makes it worse.
+        general: its line says little: left out where another pattern tells more of it.
         reports: the user reports it answers (P numbers).
     """
 
@@ -34,6 +35,7 @@ class Pattern:
     engines: tuple[str, ...] = ("sglang", "vllm", "local")
     boot: bool = True
     restart: bool = True
+    general: bool = False
     reports: tuple[str, ...] = ()
 
 
@@ -66,16 +68,21 @@ def match(lines: Iterable[Line], patterns: tuple[Pattern, ...], *, engine: str) 
     wanted = [pattern for pattern in patterns if engine in pattern.engines]
     found: dict[str, Match] = {}
     for line in lines:
-        for pattern in wanted:
-            hit = pattern.line.search(line.text)
-            if hit:
-                words = tuple(group or "?" for group in hit.groups())
-                before = found.get(pattern.code)
-                found[pattern.code] = Match(
-                    pattern=pattern,
-                    line=before.line if before else line,
-                    count=before.count + 1 if before else 1,
-                    last=line.number,
-                    words=before.words if before else words,
-                )
+        for pattern, hit in _hits(line, wanted):
+            words = tuple(group or "?" for group in hit.groups())
+            before = found.get(pattern.code)
+            found[pattern.code] = Match(
+                pattern=pattern,
+                line=before.line if before else line,
+                count=before.count + 1 if before else 1,
+                last=line.number,
+                words=before.words if before else words,
+            )
     return (found[p.code] for p in wanted if p.code in found)
+
+
+def _hits(line: Line, wanted: list[Pattern]) -> Iterator[tuple[Pattern, re.Match[str]]]:
+    """The patterns in one line; a general one only where no other one is."""
+    hits = [(pattern, hit) for pattern in wanted if (hit := pattern.line.search(line.text))]
+    special = any(not pattern.general for pattern, _ in hits)
+    return (pair for pair in hits if not (special and pair[0].general))

@@ -40,8 +40,7 @@ CAUSES = (
             r"|Not enough memory\. Please try"
         ),
         says="Weights, KV pool and buffers do not fit the memory that is free on this node.",
-        fix="dsv41 plan --why shows the ledger; end other programs (dsv41 doctor lists them) or "
-        "lower the pool",
+        fix=f"end other programs on the node or lower the pool; the ledger: {fixes.LEDGER}",
         boot=False,
         reports=("P10",),
     ),
@@ -61,7 +60,8 @@ CAUSES = (
             r"|Engram retrieval failed|engram disk table: short read"
         ),
         says="A packed Engram file is missing, cut or of another rank.",
-        fix="dsv41 pack --profile PROFILE on that node",
+        fix="pack the rows of that node again: dsv41 doctor --profile PROFILE --fleet FLEET "
+        "prints the command",
         boot=False,
         reports=("P40",),
     ),
@@ -86,7 +86,7 @@ CAUSES = (
         line=re.compile(r"Unknown attention backend|unrecognized arguments:|invalid choice:"),
         says="This engine does not know a flag: the image is another one than the profile was "
         "made for.",
-        fix="pull the image by its digest; dsv41 plan prints it",
+        fix="pull the image that the profile was made for, by its digest, on every node",
         reports=("P49",),
     ),
     Pattern(
@@ -114,7 +114,8 @@ CAUSES = (
             r"(?:.{0,160}?(\d{1,3})/(\d{1,3}) clients joined)?"
         ),
         says="Not all ranks came to the meeting point ({0} of {1}).",
-        fix="dsv41 status shows which rank did not start; diagnose the log of that rank",
+        fix="see on every node whether its rank started (podman ps -a); diagnose the log of the "
+        "one that did not",
         reports=("P32",),
     ),
     Pattern(
@@ -155,7 +156,7 @@ CONSEQUENCES = (
         ),
         says="A step took longer than the watchdog allows: one rank waits in a collective for "
         "another.",
-        fix="dsv41 stop, then dsv41 serve: all ranks together; diagnose the logs of all ranks",
+        fix=f"{fixes.ALL_AGAIN}; diagnose the logs of all ranks",
         boot=False,
         reports=("P85",),
     ),

@@ -95,8 +95,8 @@ CAUSES = (
         ),
         says="NCCL found none of the listed HCAs on this node: port names differ from node to "
         "node.",
-        fix="give each node its own hca list in the fleet file; dsv41 doctor names the ports it "
-        "found",
+        fix="give each node its own hca list in the fleet file; dsv41 doctor --profile "
+        "PROFILE --fleet FLEET names the ports it found",
         reports=("P15",),
     ),
     Pattern(
@@ -113,7 +113,8 @@ CAUSES = (
         ),
         says="The other end of a cable stopped answering: MTUs differ, a cable is bad, or a port "
         "reset.",
-        fix="sudo ip link set dev IFACE mtu 9000 on both ends; dsv41 doctor compares them",
+        fix="sudo ip link set dev IFACE mtu 9000 on both ends; dsv41 doctor --profile "
+        "PROFILE --fleet FLEET compares them",
         boot=False,
         reports=("P17",),
     ),
@@ -135,5 +136,6 @@ CONSEQUENCES = (
         says="NCCL gave up with an error that it does not explain itself.",
         fix=fixes.NCCL_INFO,
         engines=("sglang", "vllm"),
+        general=True,
     ),
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsv41.diagnose import fixes
 from dsv41.finding import Finding
 
 LEAST_SAMPLES = 5
@@ -159,7 +160,7 @@ def _findings(samples: Sequence[Sample], word: str, *, bad_lines: int) -> Iterat
         yield Finding(code="D340", level="unknown", says="There is no readable sample.")
         return
     level, says = _SAYS[word]
-    fix = "dsv41 stop, then dsv41 serve: all ranks together" if word == "wedged" else ""
+    fix = fixes.ALL_AGAIN if word == "wedged" else ""
     yield Finding(code="D340", level=level, says=says, fix=fix)
     tail = _standing(samples)
     if word == "serving" and wedged(tail):
