@@ -1,6 +1,10 @@
 """What is wrong with weights, rows, disks, images and the key file is found on its node."""
 
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -93,7 +97,8 @@ def test_rows_that_are_not_packed() -> None:
     finding = on(report, "D253")
     assert finding.level == "fail"
     assert "engram-l14-r1of3-weighted.rows; there are engram-l1-r1of3-weighted" in finding.says
-    assert finding.fix.startswith("dsv41 pack --profile tp3 for rank 1")
+    assert finding.fix.startswith("on spark2, about 10 min: python3 -c ")
+    assert "shard=Shard(rank=1, tp=3)" in finding.fix
     assert on(report, "D254").level == "info"
 
 
@@ -258,3 +263,21 @@ def test_no_key_file_is_told() -> None:
     assert on(look(texts), "D262", 0).level == "unknown"
     place = replace(TRIANGLE, fleet=replace(TRIANGLE.fleet, api_key_file=None))
     assert on(look(texts, place), "D262", 0).level == "info"
+
+
+def test_the_command_that_packs_is_one_that_runs(tmp_path: Path) -> None:
+    """Run as it is printed, it comes as far as the checkpoint that is not there."""
+    texts = healthy(TRIANGLE)
+    texts["spark1"]["rows"] = ""
+    node = replace(TRIANGLE.fleet.nodes[0], model_dir=f"{tmp_path}/it's a model")
+    place = replace(
+        TRIANGLE, fleet=replace(TRIANGLE.fleet, nodes=(node, *TRIANGLE.fleet.nodes[1:]))
+    )
+    fix = on(look(texts, place), "D253", 0).fix
+    program, *arguments = shlex.split(fix.partition(": ")[2])
+    assert program == "python3"
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "CheckFailed: D028" in done.stderr
+    assert f"{tmp_path}/it's a model/model.safetensors.index.json" in done.stderr

@@ -12,7 +12,8 @@ LEVELS = ("ok", "info", "unknown", "warn", "fail")
 class Finding:
     """One finding; `node` and `rank` are None where it is about the fleet as a whole.
 
-    `fix` is a command or an edit, empty where nothing has to be done.
+    `fix` is a command or an edit, empty where nothing has to be done. `cause` is the code of the
+    finding of the same node of which this one is a mere consequence.
     """
 
     code: str
@@ -21,6 +22,7 @@ class Finding:
     fix: str = ""
     node: str | None = None
     rank: int | None = None
+    cause: str | None = None
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -28,7 +30,7 @@ class Finding:
 
     def document(self) -> dict[str, str | int | None]:
         """The finding as its JSON object."""
-        return {
+        found = {
             "node": self.node,
             "rank": self.rank,
             "code": self.code,
@@ -36,6 +38,7 @@ class Finding:
             "says": self.says,
             "fix": self.fix,
         }
+        return found | ({"cause": self.cause} if self.cause else {})
 
 
 def worst(findings: Iterable[Finding]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from dsv41.diagnose import Expect
 from dsv41.doctor.bundle import Bundle, Capture, Run, collect, read
 from dsv41.doctor.cabling import Cable, End, find_cables
-from dsv41.doctor.check import Case, Check, run
+from dsv41.doctor.check import AGAIN, Case, Check, run
 from dsv41.doctor.checks import CHECKS, NOT_PROBED, answered
 from dsv41.doctor.history import findings as of_engine_log
 from dsv41.doctor.probes import PROBES, Probe, commands
@@ -60,6 +60,11 @@ class Report:
         """1 when something failed, else 0."""
         return int(self.status == "fail")
 
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """The nodes that stopped answering while they were asked."""
+        return tuple(f.node for f in self.findings if f.code == "D068" and f.node)
+
     def blocking(self, *, accepted: frozenset[str] = frozenset()) -> tuple[Finding, ...]:
         """What `serve` refuses on: failures and unknowns of required checks, no log of the past."""
         required = {check.code for check in CHECKS if check.required}
@@ -79,6 +84,7 @@ class Report:
         """The body of `dsv41.doctor/1`, without the schema."""
         return {
             "status": self.status,
+            "unreachable": list(self.unreachable),
             "findings": [found.document() for found in self.findings],
             "cables": [cable.document() for cable in self.cables],
         }
@@ -95,14 +101,23 @@ def judge(bundle: Bundle, fleet: Fleet, expect: Expect) -> Report:
 
 
 def _whole(bundle: Bundle, cases: tuple[Case, ...]) -> Iterator[Finding]:
-    """D201 for a node without a capture, D202 for a folder without a node."""
+    """D201 for a node without a capture, D068 for one that stopped answering, D202 for a folder."""
     for case in cases:
+        if case.capture.unreachable:
+            yield Finding(
+                code="D068",
+                level="unknown",
+                says=case.capture.unreachable,
+                fix="" if case.node.ssh == "local" else f"ssh {case.node.ssh} true",
+                node=case.name,
+                rank=case.rank,
+            )
         if case.name not in bundle.captures:
             yield Finding(
                 code="D201",
                 level="unknown",
                 says=f"Nothing was captured of {case.name}.",
-                fix="dsv41 doctor --collect DIR",
+                fix=AGAIN,
                 node=case.name,
                 rank=case.rank,
             )

@@ -14,15 +14,20 @@ from dsv41.errors import Unreachable, UsageError
 from dsv41.fleet import Fleet, Node
 
 Run = Callable[[Node, str], tuple[int, str, str]]
+_GONE = "unreachable.err"  # beside the probes: why the node is not asked any more
 LARGEST = 32 << 20  # bytes of one probe that are read; the end of a longer file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """What was captured of one node: probe -> output, and probe -> why there is none."""
+    """What was captured of one node: probe -> output, and probe -> why there is none.
+
+    `unreachable` is why the node stopped answering, empty when it did not.
+    """
 
     texts: Mapping[str, str]
     errors: Mapping[str, str]
+    unreachable: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +62,7 @@ def _no_bundle(folder: Path, why: str) -> UsageError:
     return UsageError(
         "D200",
         f"{folder} is no bundle of this fleet: {why}.",
-        fix=f"dsv41 doctor --fleet fleet.toml --profile PROFILE --collect {folder}",
+        fix=f"dsv41 doctor --fleet FLEET --profile PROFILE --collect {folder}",
     )
 
 
@@ -71,7 +76,8 @@ def _capture(folder: Path) -> Capture:
             texts[probe.name] = text
         elif said is not None or why:
             errors[probe.name] = (said or why).strip()
-    return Capture(texts=texts, errors=errors)
+    gone, _ = _text(folder / _GONE)
+    return Capture(texts=texts, errors=errors, unreachable=(gone or "").strip())
 
 
 def _text(path: Path) -> tuple[str | None, str]:
@@ -105,6 +111,9 @@ def collect(run: Run, fleet: Fleet, out_dir: Path) -> None:
             if not gone:
                 text, said, gone = _ask(run, node, command)
             _write(folder, name, text, said)
+        (folder / _GONE).unlink(missing_ok=True)
+        if gone:
+            (folder / _GONE).write_text(gone + "\n", encoding="utf-8")
 
 
 def _ask(run: Run, node: Node, command: str) -> tuple[str | None, str, str]:
@@ -112,7 +121,8 @@ def _ask(run: Run, node: Node, command: str) -> tuple[str | None, str, str]:
     try:
         status, output, errors = run(node, command)
     except (Unreachable, OSError) as error:
-        says = f"{node.name} does not answer: {error}"
+        why = error.says if isinstance(error, Unreachable) else f"{error}."
+        says = f"{node.name} does not answer: {why}"
         return None, says, says
     if status == 0:
         return output, errors, ""

@@ -15,9 +15,15 @@ from dsv41.doctor.probes import ADDED
 from dsv41.finding import Finding
 from dsv41.fleet import Fleet, Node
 
+AGAIN = "dsv41 doctor --fleet FLEET --profile PROFILE --collect DIR"
+
 
 class NoEvidence(Exception):
-    """A probe's text has nothing in it that the check can read."""
+    """A probe's text has nothing in it that the check can read; `cause` is that of `Finding`."""
+
+    def __init__(self, says: str, *, cause: str | None = None) -> None:
+        super().__init__(says)
+        self.cause = cause
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +48,16 @@ class Case:
     def text(self, probe: str) -> str:
         """The output of a probe. NoEvidence when there is none."""
         if probe not in self.capture.texts:
-            raise NoEvidence(f"there is no {probe}")
+            raise NoEvidence(f"there is no {probe}", cause=self.cause(probe))
         return self.capture.texts[probe]
+
+    def cause(self, *probes: str) -> str | None:
+        """The code of what is wrong with the node as a whole, where the probes lack for it."""
+        capture = self.capture
+        if not capture.texts and not capture.errors:
+            return "D201"
+        gone = capture.unreachable
+        return "D068" if gone and any(capture.errors.get(p, gone) == gone for p in probes) else None
 
     def has(self, probe: str) -> bool:
         """Whether a probe was captured."""
@@ -52,12 +66,16 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a check says; `rank` is set by checks of the fleet that speak of one node."""
+    """What a check says; `rank` is set by checks of the fleet that speak of one node.
+
+    `cause` is that of `Finding`.
+    """
 
     level: str
     says: str
     fix: str = ""
     rank: int | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,14 +132,16 @@ def _missing(check: Check, case: Case) -> Finding:
     absent = [probe for probe in check.probes if not case.has(probe)]
     said = [case.capture.errors[probe] for probe in absent if probe in case.capture.errors]
     untried = not said and all(probe in ADDED for probe in absent)
+    cause = case.cause(*absent)
     why = f" ({'; '.join(said)})" if said else ""
     return Finding(
         code=check.code,
         level="info" if untried else "unknown",
         says=f"Not checked: {check.name}; the bundle has no {', '.join(absent)}{why}.",
-        fix="" if untried else "dsv41 doctor --collect DIR captures it again",
+        fix="" if untried or cause else f"{AGAIN} captures it again",
         node=case.name,
         rank=case.rank,
+        cause=cause,
     )
 
 
@@ -131,7 +151,8 @@ def _node(check: NodeCheck, case: Case) -> Iterator[Finding]:
             yield _finding(check.code, verdict, case)
     except NoEvidence as reason:
         says = f"Not checked: {check.name}; {reason}."
-        yield _finding(check.code, Verdict(level="unknown", says=says), case)
+        verdict = Verdict(level="unknown", says=says, cause=reason.cause)
+        yield _finding(check.code, verdict, case)
 
 
 def _fleet(check: FleetCheck, cases: tuple[Case, ...]) -> Iterator[Finding]:
@@ -154,4 +175,5 @@ def _finding(code: str, verdict: Verdict, case: Case | None) -> Finding:
         fix=verdict.fix,
         node=case.name if case else None,
         rank=case.rank if case else None,
+        cause=verdict.cause,
     )

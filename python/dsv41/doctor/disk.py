@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from dsv41.doctor import byhand
 from dsv41.doctor.check import Case, FleetCheck, NodeCheck, NoEvidence, Verdict
 from dsv41.doctor.packed import sizes
 from dsv41.doctor.readings import FileSystem, file_system_of, gib, listing
@@ -82,7 +83,7 @@ def kinds(case: Case) -> Iterator[Verdict]:
                 level="fail", says=f"{says}: every row is read over the network.", fix=fix
             )
         elif rows and disk.kind not in _PLAIN:
-            fix = "dsv41 rows bench"
+            fix = byhand.measure(folder)
             yield Verdict(level="warn", says=f"{says}: direct reads may be slow; measure.", fix=fix)
         else:
             yield Verdict(level="ok", says=f"{says}.")
@@ -97,7 +98,8 @@ def shares(cases: tuple[Case, ...]) -> Iterator[Verdict]:
         yield Verdict(
             level="fail",
             says=f"The checkpoint is mounted from different exports: {words}.",
-            fix="dsv41 share exports one path; mount that one on every worker",
+            fix="export one folder of one server (/etc/exports, exportfs -ra) and mount it on "
+            "every worker",
         )
     for rank, (server, _) in mounts.items():
         if over := _unreachable(cases[0], rank, server):
@@ -135,7 +137,7 @@ def _unreachable(case: Case, rank: int, server: str) -> Verdict | None:
         level="fail",
         says=f"{fleet.nodes[rank].name} mounts the checkpoint from {server}, to which it has no "
         "cable.",
-        fix="keep the weights on this node's own disk: dsv41 weights fetch",
+        fix="keep the weights on this node's own disk, or mount them from a neighbor",
         rank=rank,
     )
 

@@ -53,7 +53,7 @@ def row_reads(cases: tuple[Case, ...]) -> Iterator[Verdict]:
             level="warn",
             says=f"Rank {rank} has read {most:,} rows, another one {least:,}: the others wait "
             "for it.",
-            fix='partition = "weighted" in the profile, then dsv41 pack on every node',
+            fix='partition = "weighted" in the profile, then pack the rows again on every node',
             rank=rank,
         )
     else:

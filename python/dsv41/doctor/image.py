@@ -63,7 +63,7 @@ def equal(cases: tuple[Case, ...]) -> Iterator[Verdict]:
         yield Verdict(
             level="fail",
             says=f"The nodes have different builds of {one}: {words}.",
-            fix=f"pull {one} by one digest on every node, as dsv41 plan prints it",
+            fix=f"pull {one} by one digest on every node",
         )
     if not differ:
         yield Verdict(level="ok", says="Images of the same name are the same on every node.")

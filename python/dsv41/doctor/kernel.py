@@ -34,7 +34,8 @@ _KILLED = _Sign(
     line=re.compile(r"Out of memory: Killed process|oom-kill:|invoked oom-killer"),
     level="warn",
     says="The kernel's out-of-memory killer ended a process",
-    fix="dsv41 plan --why shows the ledger; serve with a smaller pool, or with swap while loading",
+    fix="dsv41 plan --profile PROFILE --fleet FLEET --why shows the ledger; serve with a smaller "
+    "pool, or with swap while loading",
 )
 _OOPS = _Sign(
     line=re.compile(r"Internal error: Oops|Unable to handle kernel|kernel BUG at|nvme_setup_rw"),
@@ -138,8 +139,7 @@ def previous(case: Case) -> Iterator[Verdict]:
         yield Verdict(
             level="info",
             says="The boot before this one ended without a shutdown: a power cut, or a reset as "
-            "one "
-            "long prefill with too little free memory causes; dsv41 plan --why shows the room.",
+            "one long prefill with too little free memory causes.",
         )
     else:
         yield Verdict(level="ok", says="Nothing shows that the boot before this one was cut off.")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from dsv41.diagnose import Expect
+from dsv41.doctor import byhand
 from dsv41.doctor.check import Case, NodeCheck, Verdict
 from dsv41.doctor.readings import listing
 from dsv41.geometry import REAL_ENGRAM, partition
@@ -39,7 +41,7 @@ def _sizes(expect: Expect, rank: int) -> Mapping[str, int]:
 def there(case: Case) -> Iterator[Verdict]:
     """Every Engram layer's file of this rank is there, whole and a plain file."""
     found, needed = listing(case, "rows"), sizes(case)
-    pack = f"dsv41 pack --profile {case.expect.profile} for rank {case.rank} (about 10 min)"
+    pack = byhand.pack(case)
     missing = [name for name in needed if name not in found]
     if missing:
         others = sorted(name for name in found if _NAME.search(name))
@@ -53,7 +55,8 @@ def there(case: Case) -> Iterator[Verdict]:
             yield Verdict(level="fail", says=says, fix=pack)
         elif entry.size != needed[name]:
             says = f"{name} has {entry.size:,} bytes; one of this cut has {needed[name]:,}."
-            yield Verdict(level="info", says=says, fix=f"dsv41 rows verify {name}")
+            path = shlex.quote(f"{case.node.rows_dir}/{name}")
+            yield Verdict(level="info", says=says, fix=f"on {case.name}: dsv41 rows verify {path}")
         else:
             yield Verdict(level="ok", says=f"{name} is there.")
 

@@ -12,6 +12,7 @@ from dsv41.doctor.readings import GIB, KIB, gib, memory, pairs, sizes
 LEAST_HEADROOM = GIB * 3 // 2
 _KNOWN = re.compile(r"earlyoom|oomd|nohang|anti-oom", re.IGNORECASE)
 _OFF = re.compile(r"\b(?:inactive|dead|failed|disabled|not-found|masked|unknown|not running)\b")
+_RUNS = re.compile(r"\bactive\b|\[\d{1,10}\]:", re.IGNORECASE)
 _PERCENT = re.compile(
     r"(?:-m[ =]?|mem avail(?:able)? ?<?=? *)(\d{1,3}(?:\.\d{1,4})?)\b(?!\s*[KMG])"
 )
@@ -25,18 +26,35 @@ _DEFAULT_PERCENT = 10.0  # earlyoom without -m
 
 def watchdogs(case: Case) -> Iterator[Verdict]:
     """A watchdog whose floor is above what the plan leaves ends the engine when it is ready."""
-    found = [v for line in case.text("services").splitlines() if (v := _watchdog(case, line))]
+    lines = case.text("services").splitlines()
+    found = [v for line in lines if _state(line) == "active" and (v := _watchdog(case, line))]
     yield from found
+    if silent := [line.split()[0] for line in lines if line.strip() and not _state(line)]:
+        yield Verdict(
+            level="unknown",
+            says=f"systemctl gives no state of {', '.join(silent)}: systemd does not run there.",
+            fix=f"on {case.name}: pgrep -af 'earlyoom|oomd|nohang|anti-oom'",
+        )
+        return
     if not _KNOWN.search(case.text("services")):
         yield Verdict(level="info", says="The probe names no memory watchdog, running or not.")
     elif not found:
         yield Verdict(level="ok", says="No memory watchdog runs.")
 
 
+def _state(line: str) -> str:
+    """The state of a unit in `unit<TAB>state<TAB>arguments`; empty when systemctl gave none.
+
+    Another line tells of a running program when it says so, or is of its own log (`name[pid]:`).
+    """
+    unit, tab, rest = line.partition("\t")
+    if tab or len(unit.split()) == 1:
+        return rest.partition("\t")[0].strip().lower()
+    return "active" if _RUNS.search(line) and not _OFF.search(line.lower()) else "inactive"
+
+
 def _watchdog(case: Case, line: str) -> Verdict | None:
     lowered = line.lower()
-    if _OFF.search(lowered):
-        return None
     if "earlyoom" in lowered or "nohang" in lowered:
         return _floor(case, line)
     if "anti-oom" in lowered:
@@ -123,6 +141,7 @@ def wants_key(case: Case) -> Iterator[Verdict]:
             level="unknown",
             says=f"Not checked: {case.fleet.api_key_file}; {why}.",
             fix=f"ls -l {case.fleet.api_key_file}",
+            cause=case.cause("key-file"),
         )
 
 
@@ -140,7 +159,8 @@ def processes(case: Case) -> Iterator[Verdict]:
         yield Verdict(
             level="fail",
             says="cargo runs: the engine looks for a Rust toolchain and waits.",
-            fix="set SGLANG_RUST_BUILD_MODE=never, then dsv41 stop and dsv41 serve",
+            fix="set SGLANG_RUST_BUILD_MODE=never, then stop the engine on all nodes and "
+            "start it again",
         )
     yield Verdict(level="ok", says=f"The largest programs: {words}.")
 

@@ -1,12 +1,13 @@
 """The checkpoint on each node: whole, of plain files, the same everywhere (reports A3).
 
-Only presence, kind and non-zero size are judged; sizes and hashes are `weights verify`.
+Only presence, kind and non-zero size are judged; sizes and hashes need every byte to be read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsv41.doctor import byhand
 from dsv41.doctor.check import Case, FleetCheck, NodeCheck, NoEvidence, Verdict
 from dsv41.doctor.readings import Entry, gib, listing
 from dsv41.rows import INDEX
@@ -30,7 +31,7 @@ def _wanted(case: Case) -> list[str]:
 def whole(case: Case) -> Iterator[Verdict]:
     """Every file of the index is there and not empty."""
     found, wanted = listing(case, "checkpoint"), _wanted(case)
-    fetch = f"dsv41 weights fetch on {case.name} goes on where it stopped"
+    fetch = byhand.fetch(case)
     missing = [name for name in wanted if name not in found]
     empty = [name for name in wanted if name in found and not found[name].size]
     if missing:
@@ -51,8 +52,8 @@ def kinds(case: Case) -> Iterator[Verdict]:
     by_kind = _by_kind(found, wanted)
     broken = by_kind.get("broken-link", [])
     if broken:
-        fix = f"dsv41 weights fetch on {case.name}"
-        yield Verdict(level="fail", says=f"Links that lead nowhere: {_some(broken)}.", fix=fix)
+        says = f"Links that lead nowhere: {_some(broken)}."
+        yield Verdict(level="fail", says=says, fix=byhand.fetch(case))
     if links := by_kind.get("link", []):
         folder = case.node.model_dir
         yield Verdict(
@@ -68,7 +69,7 @@ def kinds(case: Case) -> Iterator[Verdict]:
         yield Verdict(
             level="fail",
             says=f"A download did not finish: {_some(sorted(unfinished))}.",
-            fix=f"dsv41 weights fetch on {case.name}, then remove what is left of it",
+            fix=f"{byhand.fetch(case)}; then remove what is left of it",
         )
     if not broken and not links and not unfinished:
         yield Verdict(level="ok", says="The checkpoint is of plain, finished files.")
@@ -95,7 +96,7 @@ def equal(cases: tuple[Case, ...]) -> Iterator[Verdict]:
             yield Verdict(
                 level="fail",
                 says=f"{head.name} and {case.name} have different checkpoints: {_some(differ)}.",
-                fix="dsv41 weights verify on both, then dsv41 weights fetch on the wrong one",
+                fix=byhand.compare(case),
                 rank=case.rank,
             )
         elif not both:
@@ -121,7 +122,7 @@ def revisions(cases: tuple[Case, ...]) -> Iterator[Verdict]:
     yield Verdict(
         level="fail",
         says=f"The nodes have different revisions of the checkpoint: {words}.",
-        fix="dsv41 weights fetch on the nodes with the older one",
+        fix=f"{byhand.fetch(cases[0])}, and the same on the others",
     )
 
 
