@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from bundles import fleet_text, healthy, site
 from dsv41.cli import main
+from engine_logs import sglang
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Any:
@@ -44,6 +46,59 @@ def test_a_collection_from_this_machine_is_judged_without_a_traceback(
     )
     assert again["schema"] == "dsv41.doctor/1"
     assert all(finding["code"].startswith("D") for finding in again["findings"])
+
+
+def unreachable_fleet(tmp_path: Path) -> Path:
+    """The head is this machine; nothing listens where ssh looks for the others."""
+    fleet = tmp_path / "fleet.toml"
+    text = re.sub('ssh = ".*"', 'ssh = "ssh://nobody@127.0.0.1:1"', fleet_text("triangle"))
+    fleet.write_text(text.replace("ssh://nobody@127.0.0.1:1", "local", 1))
+    return fleet
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the OpenSSH client")
+@pytest.mark.parametrize("kept", [True, False])
+def test_nodes_that_cannot_be_reached(
+    kept: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["doctor", "--fleet", str(unreachable_fleet(tmp_path)), "--profile", "tp3"]
+    folder = ["--collect", str(tmp_path / "bundle")] if kept else []
+    assert main([*command, *folder]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    for node in ("spark2", "spark3"):
+        (place,) = [n for n, line in enumerate(lines) if f" {node}: " in line]
+        assert re.fullmatch(r"unknown D068 .* [1-9]\d checks were not made\.", lines[place])
+        assert lines[place + 1] == "        fix: ssh ssh://nobody@127.0.0.1:1 true"
+    assert any(" spark1: " in line for line in lines)
+    if kept:
+        offline = [*command, "--bundle", str(tmp_path / "bundle")]
+        found = document(capsys, *offline, status=1)  # asked nobody: what failed counts
+        assert found["unreachable"] == ["spark2", "spark3"]
+        assert sum(f.get("cause") == "D068" for f in found["findings"]) > 80
+
+
+def test_a_node_without_a_capture_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(fleet_text("triangle"))
+    texts = healthy(site("triangle"))
+    del texts["spark3"]
+    bundle = write(tmp_path / "bundle", texts)
+    assert main(["doctor", "--fleet", str(fleet), "--profile", "tp3", "--bundle", str(bundle)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " spark3: " in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("unknown D201 spark3: Nothing was captured of spark3. ")
+
+
+@pytest.mark.parametrize(("name", "code"), [("local", "D105"), ("tp4", "D096")])
+def test_a_profile_of_another_fleet_is_refused(
+    name: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(fleet_text("triangle"))
+    command = ["doctor", "--fleet", str(fleet), "--profile", name]
+    assert document(capsys, *command, status=2)["code"] == code
 
 
 def test_doctor_on_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +141,40 @@ def test_diagnose_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "dsv41.diagnose/1"
     assert status == (1 if found["status"] == "fail" else 0)
+
+
+WORDS = {
+    "": "status unknown",
+    "hello\n": "status unknown",
+    sglang(): "stage ready\nrestart not needed\nstatus ok",
+    sglang().split("Load weight end")[0]: "stage weights\nrestart allowed\nstatus unknown",
+    sglang() + "torch.OutOfMemoryError: CUDA\n": "stage ready\nrestart allowed\nstatus fail",
+    "AER: Uncorrectable (Fatal)\n": "restart no: starting again does harm before it is mended\n"
+    "status fail",
+}
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_a_diagnosis_in_words(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    status = main(["diagnose", str(path)])
+    said = capsys.readouterr().out
+    assert said.startswith(WORDS[text] + "\n")
+    assert not re.search(r"\b(?:True|False|None)\b", said)
+    assert status == int("status fail" in said or "stage" not in WORDS[text])
+
+
+def test_no_sample_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text("")
+    assert main(["diagnose", "--samples", str(path)]) == 1
+    assert capsys.readouterr().out.startswith("status unknown\nunknown D340")
+    path.write_text('{"t": 1, "generated_tokens_total": 1, "prompt_tokens_total": 1, "running": 0}')
+    assert main(["diagnose", "--samples", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("verdict idle\nrestart not needed\nstatus ok\n")
 
 
 @pytest.mark.parametrize(

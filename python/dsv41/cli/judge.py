@@ -5,22 +5,28 @@ from __future__ import annotations
 import sys
 import tempfile
 from argparse import Namespace
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from dsv41 import budget, caches, diagnose, doctor, fleet, profile, remote
 from dsv41.cli.talk import Talk
 from dsv41.diagnose.promise import expectation
-from dsv41.errors import CheckFailed, UsageError
+from dsv41.errors import CheckFailed, Unreachable, UsageError
 from dsv41.finding import Finding
 from dsv41.fleet import Fleet, Node
 
 
 def judge_fleet(args: Namespace, talk: Talk) -> int:
-    """Judge every node of a fleet, live or from a bundle; 1 when something fails."""
+    """Judge every node of a fleet, live or from a bundle.
+
+    3 when a node could not be reached, else 1 when something fails.
+    """
     where = fleet.load(args.fleet)
     chosen = profile.load(args.profile)
+    _refuse_apart(chosen, where)
     ledgers = [found for node in where.nodes if (found := budget.ledger(chosen, node))]
     expect = expectation(chosen, image=args.image, ledgers=ledgers)
     if args.bundle:
@@ -34,12 +40,44 @@ def judge_fleet(args: Namespace, talk: Talk) -> int:
             report = doctor.judge(doctor.read(Path(folder), where), where, expect)
     if args.json:
         talk.document("doctor", **report.document())
-        return report.exit_status
-    for cable in report.cables:
-        talk.put(str(cable))
-    _show(report.findings, talk, everything=args.all)
-    talk.put(f"status {report.status}")
+    else:
+        for cable in report.cables:
+            talk.put(str(cable))
+        _show(_gathered(report.findings), talk, everything=args.all)
+        talk.put(f"status {report.status}")
+    if report.unreachable and not args.bundle:
+        return Unreachable.exit_status
     return report.exit_status
+
+
+def _refuse_apart(chosen: profile.Profile, where: Fleet) -> None:
+    """UsageError D105 or D096 for a profile that cannot be served on the fleet, as `plan`."""
+    if chosen.engine == "local" or where.topology == "loopback":
+        raise UsageError(
+            "D105",
+            f"Profile {chosen.name} of engine {chosen.engine} does not run on a fleet of topology "
+            f"{where.topology}; doctor judges the nodes of a fleet.",
+            fix="give --profile one of a fleet, as tp3; profile local runs on this machine",
+        )
+    if len(where.nodes) != chosen["tp"]:
+        raise UsageError(
+            "D096",
+            f"Profile {chosen.name} has {chosen['tp']} ranks; the fleet has {len(where.nodes)} "
+            "nodes.",
+            fix="give the fleet one node per rank",
+        )
+
+
+def _gathered(findings: tuple[Finding, ...]) -> Iterator[Finding]:
+    """The findings without those that only follow from another one, which tells their number."""
+    missing = Counter((f.cause, f.node) for f in findings if f.cause)
+    for found in findings:
+        count = missing[found.code, found.node]
+        if count:
+            made = "check was" if count == 1 else "checks were"
+            yield replace(found, says=f"{found.says} {count} {made} not made.")
+        elif not found.cause:
+            yield found
 
 
 def clear_caches(args: Namespace, talk: Talk) -> int:
@@ -90,18 +128,45 @@ def _text(path: Path) -> str:
 def _put(
     document: dict[str, Any], findings: tuple[Finding, ...], args: Namespace, talk: Talk
 ) -> int:
+    """Print a diagnosis; 1 when something failed, or nothing could be told."""
     failed = any(finding.level == "fail" for finding in findings)
     if args.json:
         talk.document("diagnose", **document)
     else:
-        for name in ("verdict", "restart", "stage", "status"):
-            if name in document:
-                talk.put(f"{name} {document[name]}")
+        for line in _heads(document):
+            talk.put(line)
         _show(findings, talk, everything=True)
-    return CheckFailed.exit_status if failed else 0
+    return CheckFailed.exit_status if failed or _untold(document) else 0
 
 
-def _show(findings: tuple[Finding, ...], talk: Talk, *, everything: bool) -> None:
+def _untold(document: dict[str, Any]) -> bool:
+    """Whether the text has nothing of a boot, of a known failure or of a sample."""
+    known = document["verdict"] if "verdict" in document else document["stage"]
+    return known is None and document["status"] == "unknown"
+
+
+def _heads(document: dict[str, Any]) -> Iterator[str]:
+    """What was found in all, a line each."""
+    for name in ("verdict", "stage"):
+        if document.get(name) is not None:
+            yield f"{name} {document[name]}"
+    if not _untold(document):
+        yield f"restart {_restart(document)}"
+    yield f"status {document['status']}"
+
+
+def _restart(document: dict[str, Any]) -> str:
+    """Whether to start again: of samples, whether it helps; of a log, whether it harms."""
+    if "verdict" in document:
+        return "yes, all ranks together" if document["restart"] else "not needed"
+    if not document["restart"]:
+        return "no: starting again does harm before it is mended"
+    if document["ready"] and document["status"] != "fail":
+        return "not needed"
+    return "allowed"
+
+
+def _show(findings: Iterable[Finding], talk: Talk, *, everything: bool) -> None:
     """Findings, a line each; without `everything` those that are ok are left out."""
     for finding in findings:
         if finding.level == "ok" and not everything:
