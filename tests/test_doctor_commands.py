@@ -24,6 +24,7 @@ NAMED = re.compile(
 WHOLE = {
     "doctor": "--fleet F --profile P",
     "explain": "D001",
+    "rows import": "FILE --out D",
     "rows verify": "FILE",
     "cache clear": "--fleet F",
 }
