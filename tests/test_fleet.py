@@ -85,7 +85,16 @@ def test_a_node_may_have_its_own_container_engine() -> None:
         ('topology = "triangle"\n', "", ["topology", "missing"]),
         ('ssh = "user@10.0.0.1"\n', "", ["nodes[0].ssh", "missing"]),
         ('socket_ifname = "enP7s7"\n', "", ["nodes[0].socket_ifname", "missing"]),
-        ("socket_ifname", "socket_if", ["nodes[0].socket_if", "socket_ifname"]),
+        ("socket_ifname", "socket_if", ["key nodes[0].socket_if;", "known one is socket_ifname"]),
+        ("hca =", "hcas =", ["unknown key nodes[0].hcas; the nearest known one is hca."]),
+        ("hca =", "api_port = 8888\nhca =", ["nodes[0].api_port; it belongs to the fleet"]),
+        ("hca =", "zzz = 1\nhca =", ["nodes[0].zzz; known: name, ssh"]),
+        ("hca =", "reserve_gib = -5\nhca =", ["nodes[0].reserve_gib is -5", "0 to 1024"]),
+        ("hca =", "reserve_gib = nan\nhca =", ["nodes[0].reserve_gib is nan"]),
+        ("hca =", "memory_gib = inf\nhca =", ["nodes[0].memory_gib is inf"]),
+        ("hca =", "memory_gib = 1025\nhca =", ["nodes[0].memory_gib is 1025"]),
+        ("hca =", f"memory_gib = {10**400}\nhca =", ["nodes[0].memory_gib is 1000"]),
+        ("hca =", "memory_gib = true\nhca =", ["nodes[0].memory_gib is True"]),
         ('"/var/lib/dsv41/rows"', "7", ["nodes[0].rows_dir", "7", "str"]),
         ('"/var/lib/dsv41/rows"', '""', ["nodes[0].rows_dir", "not empty"]),
         ("['rocep1s0f0', 'rocep1s0f1']", "'rocep1s0f0'", ["nodes[0].hca", "a list of strings"]),
@@ -108,12 +117,18 @@ def test_wrong_keys_and_values(old: str, new: str, words: list[str]) -> None:
     [
         (triangle().replace("spark2", "spark1"), "same name"),
         (triangle().replace('address = "10.0.0.2"', 'address = "10.0.0.1"'), "same address"),
-        (triangle().replace("10.0.22.2/24", "10.0.99.2/24"), "needs 2 ends"),
+        (
+            triangle().replace("10.0.22.2/24", "10.0.99.2/24"),
+            "subnet 10.0.22.0/24 is one cable and needs 2 ends, not spark1 rocep1s0f0",
+        ),
         (triangle().replace(", 'rocep1s0f1']", "]", 1), "1 hca and 2 fabric"),
         (triangle().replace("'rocep1s0f1'", "'rocep1s0f0'", 1), "an hca twice"),
-        (triangle().replace("topology", "api_port = 20000\ntopology", 1), "not all different"),
+        (
+            triangle().replace("topology", "api_port = 20000\ntopology", 1),
+            "api_port 20000, master_port 20000",
+        ),
         (ring(4).replace('"ring"', '"triangle"'), "3 nodes, not 4"),
-        (switch(4).replace("10.0.41.3/24", "10.0.51.3/24"), "misses a node"),
+        (switch(4).replace("10.0.41.3/24", "10.0.51.3/24"), "misses a node: spark3"),
         (triangle().replace('"triangle"', '"switch"'), "misses a node"),
         (switch(4).replace('"switch"', '"ring"'), "needs 2 ends"),
     ],
@@ -127,10 +142,17 @@ def test_contradictions(text: str, words: str) -> None:
 def test_a_ring_out_of_rank_order_is_refused() -> None:
     head, *nodes = ring(4).split("[[nodes]]")
     nodes[1], nodes[2] = nodes[2], nodes[1]
+    # spark1, spark3, spark2, spark4 in rank order: the first two have no cable
     assert (
-        "not neighbors" in refused("[[nodes]]".join([head, *nodes])).says
-        or "no cable" in refused("[[nodes]]".join([head, *nodes])).says
+        "no cable (subnet) joins spark1 and spark3"
+        in refused("[[nodes]]".join([head, *nodes])).says
     )
+
+
+def test_bounds_of_memory_belong_to_it() -> None:
+    text = triangle() + "memory_gib = 1024\nreserve_gib = 0\n"
+    node = fleet.parse(text, where="f").nodes[2]
+    assert (node.memory_gib, node.reserve_gib) == (1024.0, 0.0)
 
 
 @given(st.text(max_size=200))

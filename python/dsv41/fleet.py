@@ -11,14 +11,17 @@ import ipaddress
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any, get_args, get_origin, get_type_hints
 
+from dsv41 import topology
 from dsv41.errors import UsageError
 
 TOPOLOGIES = ("triangle", "switch", "ring", "loopback")
 CONTAINERS = ("podman", "docker")
 SPARK_GIB = 121.69  # MemTotal of a DGX Spark; other makers' boards have about 119 (user report P83)
+GIB_LIMIT = 1024  # far above any node; below it every sum of bytes is finite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +142,7 @@ def parse(text: str, *, where: str) -> Fleet:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError("D100", f"{where} is not TOML: {error}.") from error
+        raise UsageError("D100", f"{where} is not TOML: {error}.", fix=f"edit {where}") from error
     tables = data.pop("nodes", None)
     if not isinstance(tables, list) or not tables:
         raise _wrong(where, "nodes", tables, "one [[nodes]] table per rank")
@@ -156,10 +159,31 @@ def parse(text: str, *, where: str) -> Fleet:
     return fleet
 
 
+def gib(value: float, *, of: str, fix: str) -> float:
+    """The value as a float; UsageError D101 unless it is finite and from 0 to 1024 GiB."""
+    if not 0 <= value <= GIB_LIMIT:  # false for NaN as well
+        allowed = f"GiB from 0 to {GIB_LIMIT}"
+        raise UsageError("D101", f"{of} is {value!r}; allowed: {allowed}.", fix=fix)
+    return float(value)
+
+
 def _wrong(where: str, key: str, found: object, allowed: str) -> UsageError:
     return UsageError(
         "D101", f"{where}: {key} is {found!r}; allowed: {allowed}.", fix=f"edit {where}"
     )
+
+
+def _unknown(where: str, key: str, known: list[str]) -> UsageError:
+    """A key that nobody reads: the nearest one that is known, or where it belongs."""
+    prefix, _, name = key.rpartition(".")
+    near = get_close_matches(name, known, n=1)
+    if near:
+        says, fix = f"the nearest known one is {near[0]}", f"write {near[0]} instead of {name}"
+    elif prefix and name in Fleet.__dataclass_fields__:
+        says, fix = "it belongs to the fleet", f"put {name} above the first [[nodes]]"
+    else:
+        says, fix = "known: " + ", ".join(known), f"do without {name}"
+    return UsageError("D101", f"{where}: unknown key {key}; {says}.", fix=f"{fix} in {where}")
 
 
 def _fields(
@@ -170,11 +194,12 @@ def _fields(
     known = {f.name: f for f in dataclasses.fields(kind) if f.name != "nodes"}
     for name in table:
         if name not in known:
-            raise _wrong(where, key + name, "there", ", ".join(known))
+            raise _unknown(where, key + name, list(known))
     for name, entry in known.items():
         needed = name in required or (entry.default is MISSING and entry.default_factory is MISSING)
         if needed and name not in table:
-            raise _wrong(where, key + name, "missing", "a value: it is required")
+            says = f"{where}: {key}{name} is missing; it is required."
+            raise UsageError("D101", says, fix=f"add {name} to {where}")
     return {n: _typed(v, hints[n], where=where, key=key + n) for n, v in table.items()}
 
 
@@ -185,8 +210,8 @@ def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
             return tuple(value)
         raise _wrong(where, key, value, "a list of strings")
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
-    if kinds == [float] and type(value) is int:
-        return float(value)
+    if kinds == [float] and isinstance(value, int | float) and not isinstance(value, bool):
+        return gib(value, of=f"{where}: {key}", fix=f"edit {where}")
     if type(value) in kinds and value != "":
         return value
     raise _wrong(where, key, value, f"a {kinds[0].__name__} that is not empty")
@@ -205,7 +230,8 @@ def _check_words(fleet: Fleet, where: str) -> None:
         if not 1 <= port <= 65535:
             raise _wrong(where, key, port, "a port, 1 to 65535")
     if len(set(ports.values())) < len(ports):
-        raise _contradiction(where, f"the ports {ports} are not all different")
+        said = ", ".join(f"{key} {port}" for key, port in ports.items())
+        raise _contradiction(where, f"the ports are not all different: {said}")
 
 
 def _check_nodes(fleet: Fleet, where: str) -> None:
@@ -223,7 +249,9 @@ def _check_nodes(fleet: Fleet, where: str) -> None:
             raise _contradiction(where, f"{key} names an hca twice: {', '.join(node.hca)}")
         for place, address in enumerate(node.fabric):
             _check_fabric(address, where=where, key=f"{key}.fabric[{place}]")
-    _check_cables(fleet, where)
+    names = [node.name for node in fleet.nodes]
+    for says in topology.faults(fleet.topology, names, cables(fleet)):
+        raise _contradiction(where, says)
 
 
 def _contradiction(where: str, says: str) -> UsageError:
@@ -258,29 +286,3 @@ def cables(fleet: Fleet) -> Mapping[str, tuple[tuple[int, str], ...]]:
         for link in node.links:
             found.setdefault(str(link.network), []).append((rank, link.hca))
     return {network: tuple(ports) for network, ports in found.items()}
-
-
-def _check_cables(fleet: Fleet, where: str) -> None:
-    """Each topology in data: which pairs of ranks a cable must join; a switch joins all of them."""
-    size = len(fleet.nodes)
-    networks = cables(fleet)
-    if fleet.topology == "switch":
-        for network, ports in networks.items():
-            if {rank for rank, _ in ports} != set(range(size)):
-                raise _contradiction(
-                    where, f"subnet {network} of the switch misses a node: {ports}"
-                )
-        return
-    pairs = {frozenset((rank, (rank + 1) % size)) for rank in range(size)}
-    if fleet.topology == "triangle" and size != 3:
-        raise _contradiction(where, f"a triangle has 3 nodes, not {size}")
-    joined = {frozenset(rank for rank, _ in ports) for ports in networks.values()}
-    for network, ports in networks.items():
-        if len(ports) != 2:
-            raise _contradiction(
-                where, f"subnet {network} is one cable and needs 2 ends, not {ports}"
-            )
-    for pair in pairs - joined:
-        raise _contradiction(where, f"no cable (subnet) joins ranks {sorted(pair)}")
-    for pair in joined - pairs:
-        raise _contradiction(where, f"a cable joins ranks {sorted(pair)}, which are not neighbors")
