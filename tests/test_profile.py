@@ -59,8 +59,23 @@ def test_flags_override_and_are_checked_alike() -> None:
     local = profile.load("local")
     assert local.with_values("--tp", tp=1)["tp"] == 1
     assert local.with_values("--tp", tp=None) == local
-    with pytest.raises(UsageError, match=r"--tp: knobs\.tp is 0"):
+    with pytest.raises(UsageError, match=r"--tp: knobs\.tp is 0") as caught:
         local.with_values("--tp", tp=0)
+    assert caught.value.fix == "give --tp 1 to 8"
+
+
+def test_what_mends_a_knob_is_a_flag_or_the_persons_own_file() -> None:
+    local = profile.load("local")
+    own = profile.parse(LOCAL, where="mine.toml")
+    assert local.mend("slots", 2) == "give --set slots=2"
+    assert local.mend("loop_abort", False) == "give --set loop_abort=false"
+    assert (
+        own.mend("layout", "legal") == 'write layout = { value = "legal", why = ... } in mine.toml'
+    )
+    assert own.with_values("--tp", tp=2).mend("tp", 1) == "give --tp 1"
+    assert own.with_values("--tp", tp=2).flags == {"tp": "--tp 2"}
+    cycle = profile.load("tp4-cycle").with_values("--eager", eager=True)
+    assert cycle.mend("eager", False) == "leave out --eager"
 
 
 @pytest.mark.parametrize(("name", "code"), [("tp33", "D093"), ("./none.toml", "D094")])

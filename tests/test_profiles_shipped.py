@@ -188,10 +188,13 @@ def test_eight_nodes_plan_with_two_expert_groups_and_not_with_one(tmp_path: Path
     made = plan.plan(mine, fleet_for(mine), {})
     assert len(made.ranks) == 8
     assert "multiples of 128" in made.notes[0]["says"]  # what the release's own runner takes
-    one = mine.with_values("--set", ep=1)
-    with pytest.raises(UsageError, match=r"mine.toml: knobs\.ep is 1; allowed: one that leaves"):
+    one = mine.with_values("--set ep", ep=1)
+    with pytest.raises(
+        UsageError, match=r"--set ep: knobs\.ep is 1; allowed: one that leaves"
+    ) as caught:
         plan.plan(one, fleet_for(one), {})
-    four = mine.with_values("--set", ep=4)
+    assert caught.value.fix == "give --set ep=2"
+    four = mine.with_values("--set ep", ep=4)
     assert plan.plan(four, fleet_for(four), {}).notes == ()
 
 

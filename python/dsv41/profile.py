@@ -11,19 +11,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from dsv41.errors import UsageError
-from dsv41.knobs import KNOBS, OFF, REQUIRED, Rule, Value
+from dsv41.knobs import KNOBS, OFF, REQUIRED, Rule, Value, flag_for
+from dsv41.knobs.given import check_flag, known
 
 __all__ = ["KNOBS", "Knob", "Profile", "Rule", "Value", "load", "names", "parse"]
 
 HEAD = ("name", "engine", "tree", "says")
-FEW = 20  # so many knobs are listed in an error
+SWITCHES = ("--eager", "--text-only")  # flags without a value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +79,43 @@ class Profile:
         return replace(self, tree=name, knobs={**self.knobs, **self.trees.get(name, {})})
 
     def with_values(self, why: str, **values: Value | None) -> Profile:
-        """A copy in which the given knobs (those not None) have new values, given by `why`."""
+        """A copy in which the given knobs (those not None) have new values, given by `why`.
+
+        `why` is the flag as it is typed, like `--tp` or `--set slots`; UsageError D095 names it.
+        """
         given = {k: v for k, v in values.items() if v is not None}
         _check_knobs(self.engine, given, where=why)
         changed = {k: _overridden(self.knobs[k], v, why) for k, v in given.items()}
         return replace(self, knobs={**self.knobs, **changed})
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The knobs whose values came from flags, each with its flag as one would type it."""
+        given = {k: v.value for k, v in self.knobs.items() if _is_flag(v.source)}
+        return {k: flag_for(k, value) for k, value in given.items() if value is not None}
+
+    def origin(self, name: str) -> str:
+        """The flag that a knob's value came from, else this profile's file."""
+        source = self.knobs[name].source
+        return source if _is_flag(source) else self.where
+
+    def mend(self, name: str, value: Value) -> str:
+        """The step that gives a knob this value: an edit of a person's own file, else a flag."""
+        shipped = self.where in {f"profiles/{known}.toml" for known in names()}
+        source = self.origin(name)
+        if source in SWITCHES and not value:
+            return f"leave out {source}"
+        if shipped or _is_flag(source):
+            return f"give {flag_for(name, value)}"
+        return f"write {name} = {{ value = {_toml(value)}, why = ... }} in {self.where}"
+
+
+def _is_flag(source: str) -> bool:
+    return source.startswith("--")
+
+
+def _toml(value: Value) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def _overridden(old: Knob, value: Value, source: str) -> Knob:
@@ -128,7 +160,7 @@ def parse(text: str, *, where: str) -> Profile:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError("D094", f"{where} is not TOML: {error}.") from error
+        raise UsageError("D094", f"{where} is not TOML: {error}.", fix=f"edit {where}") from error
     base = _base(data, where=where)
     inherited = {"engine": base.engine, "tree": base.tree, "says": base.says} if base else {}
     head = _strings({**inherited, **data}, HEAD, where=where)
@@ -137,7 +169,9 @@ def parse(text: str, *, where: str) -> Profile:
         raise _wrong(where, "engine", head["engine"], allowed)
     unknown = [key for key in data if key not in (*HEAD, "knobs", "extends", "trees")]
     if unknown:
-        raise _wrong(where, unknown[0], "here", ", ".join((*HEAD, "extends", "knobs", "trees")))
+        known = ", ".join((*HEAD, "extends", "knobs", "trees"))
+        says = f"{where}: unknown key {unknown[0]}; known: {known}."
+        raise UsageError("D095", says, fix=f"remove {unknown[0]} from {where}")
     knobs = _knobs(data.get("knobs", {}), head["engine"], where=where)
     trees: dict[str, Mapping[str, Knob]] = {
         name: _knobs(table, head["engine"], where=where)
@@ -192,7 +226,11 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("D094", f"The profile file {path} cannot be read: {error}.") from error
+        raise UsageError(
+            "D094",
+            f"The profile file {path} cannot be read: {error}.",
+            fix=f"give --profile a file that is there, or one of {', '.join(names())}",
+        ) from error
 
 
 def _wrong(where: str, key: str, found: object, allowed: str) -> UsageError:
@@ -219,19 +257,10 @@ def _knob(key: str, table: object, *, where: str) -> Knob:
     raise _wrong(where, f"knobs.{key}", sorted(table), "value and why, or omitted")
 
 
-def _known(engine: str, key: str) -> str:
-    """The knobs of an engine; of many those alone whose names are near."""
-    known = list(KNOBS[engine])
-    if len(known) <= FEW:
-        return ", ".join(known)
-    near = get_close_matches(key, known, n=4, cutoff=0.4)
-    return ", ".join([*near, "and what docs/reference/profiles.md lists"])
-
-
 def _check_names(engine: str, knobs: Mapping[str, Knob], *, where: str) -> None:
     for key, knob in knobs.items():
         if key not in KNOBS[engine]:
-            raise _wrong(where, f"knobs.{key}", knob.value, _known(engine, key))
+            raise _wrong(where, f"knobs.{key}", knob.value, known(engine, key))
         if knob.omitted and key in REQUIRED[engine]:
             raise _wrong(where, f"knobs.{key}", "omitted", "a value: the engine cannot do without")
 
@@ -239,7 +268,9 @@ def _check_names(engine: str, knobs: Mapping[str, Knob], *, where: str) -> None:
 def _check_knobs(engine: str, values: Mapping[str, Value | None], *, where: str) -> None:
     rules = KNOBS[engine]
     for key, value in values.items():
+        if _is_flag(where):
+            check_flag(engine, key, value, flag=where)
         if key not in rules:
-            raise _wrong(where, f"knobs.{key}", value, _known(engine, key))
+            raise _wrong(where, f"knobs.{key}", value, known(engine, key))
         if not rules[key].allows(value):
             raise _wrong(where, f"knobs.{key}", value, rules[key].allowed())

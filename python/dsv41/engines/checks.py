@@ -6,13 +6,13 @@ a setting that has cost people their data, their answers or their machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dsv41.engines.trees import ABSENT, Tree
+from dsv41.engines.trees import ABSENT, TREES, Tree
 from dsv41.errors import Unsafe, UsageError
 from dsv41.geometry import pad_attention
-from dsv41.knobs import KNOBS
+from dsv41.knobs import KNOBS, OFF, Value
 from dsv41.profile import Profile
 
 # the model's axes that are cut over ranks (config.json of the released checkpoint)
@@ -24,12 +24,16 @@ SHM_LIMIT_GIB = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A contradiction: which knob is wrong when `wrong` says so, and what would be right."""
+    """A contradiction: which knob is wrong when `wrong` says so, and what would be right.
+
+    `right` is the nearest value that is allowed, None when no value of this knob is.
+    """
 
     engines: tuple[str, ...]
     key: str
     wrong: Callable[[Profile], bool]
     allowed: str
+    right: Callable[[Profile], Value | None]
 
 
 def capabilities(profile: Profile, build: Tree) -> None:
@@ -38,21 +42,35 @@ def capabilities(profile: Profile, build: Tree) -> None:
         if rule.needs and profile.on(name) and build.can(rule.needs) == ABSENT:
             raise UsageError(
                 "D103",
-                f"{profile.where}: knobs.{name} is {profile[name]!r}, but engine tree {build.name} "
-                f"has neither a flag nor an adapter for {rule.needs}.",
-                fix=f'{name} = {{ omitted = "..." }} in {profile.where}, or another tree',
+                f"{profile.origin(name)}: knobs.{name} is {profile[name]!r}, but engine tree "
+                f"{build.name} has neither a flag nor an adapter for {rule.needs}.",
+                fix=_without(profile, name),
             )
+
+
+def _without(profile: Profile, name: str) -> str:
+    """The steps to do without a capability: the knob turned off, or a tree that has it."""
+    rule = KNOBS[profile.engine][name]
+    steps = [profile.mend(name, value) for value in OFF if rule.allows(value)][:1]
+    able = [tree for tree in TREES.values() if tree.engine == profile.engine]
+    steps += [f"--tree {tree.name}" for tree in able if tree.can(rule.needs) != ABSENT]
+    return ", or ".join(steps) or f"omit {name} in a profile of your own that extends this one"
 
 
 def contradictions(profile: Profile) -> None:
     """UsageError D104 for the first rule that the profile breaks, naming file, key and allowed."""
-    for rule in _RULES:
+    for rule in RULES:
         if profile.engine in rule.engines and rule.wrong(profile):
+            right = rule.right(profile)
+            others = [flag for name, flag in profile.flags.items() if name != rule.key]
+            beside = f", beside {' '.join(others)}" if others else ""
             raise UsageError(
                 "D104",
-                f"{profile.where}: knobs.{rule.key} is {profile.get(rule.key)!r}; "
-                f"allowed: {rule.allowed}.",
-                fix=f"edit {profile.where}",
+                f"{profile.origin(rule.key)}: knobs.{rule.key} is {profile.get(rule.key)!r}"
+                f"{beside}; allowed: {rule.allowed}.",
+                fix=f"take another tp than {profile['tp']}"
+                if right is None
+                else profile.mend(rule.key, right),
             )
 
 
@@ -61,8 +79,9 @@ def refused(profile: Profile) -> None:
     for key, reason in _refused(profile):
         raise Unsafe(
             "D106",
-            f"{profile.where}: knobs.{key} is {profile.get(key)!r}, which is refused: {reason}.",
-            fix=f"edit {profile.where}: {key}",
+            f"{profile.origin(key)}: knobs.{key} is {profile.get(key)!r}, which is refused: "
+            f"{reason}.",
+            fix=profile.mend(key, _SERVED.get(key, False)),
         )
 
 
@@ -77,6 +96,16 @@ def all_padding_rank(profile: Profile) -> bool:
     tp, layout = profile.integer("tp"), str(profile.get("layout") or "legal")
     padding = pad_attention(heads=HEADS, groups=GROUPS, tp=tp, layout=layout)
     return padding.local_groups * (tp - 1) >= GROUPS
+
+
+def _legal_ep(profile: Profile) -> int | None:
+    """The least number of expert groups that the rules of ep allow at this tp."""
+    tp = profile.integer("tp")
+    for ep in range(1, tp + 1):
+        columns, rest = divmod(EXPERT_WIDTH * ep, tp)
+        if tp % ep == EXPERTS % ep == rest == columns % SLICE == 0:
+            return ep
+    return None
 
 
 def _divides(profile: Profile) -> bool:
@@ -102,15 +131,18 @@ def _refused(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "shm_gib", f"it is carved out of the one memory: {SHM_LIMIT_GIB} GiB at most"
 
 
+# what a knob that is refused must be; all others are switches, and off
+_SERVED: Mapping[str, Value] = {"offload": "nvme", "shm_gib": SHM_LIMIT_GIB}
 _SGLANG, _VLLM = ("sglang",), ("vllm",)
 _BOTH = ("sglang", "vllm")
 _COLUMNS = ("strided", "contiguous-columns")
-_RULES = (
+RULES = (
     Rule(
         engines=_BOTH,
         key="ep",
         wrong=lambda p: p.integer("tp") % p.integer("ep") != 0,
         allowed="a divisor of tp",
+        right=_legal_ep,
     ),
     Rule(
         engines=_BOTH,
@@ -118,80 +150,100 @@ _RULES = (
         wrong=lambda p: expert_slice(p) % SLICE != 0 or not expert_slice(p),
         allowed=f"one that leaves an expert's {EXPERT_WIDTH} columns in slices of a multiple of "
         f"{SLICE}: {EXPERT_WIDTH} ep / tp",
+        right=_legal_ep,
     ),
     Rule(
         engines=_BOTH,
         key="ep",
         wrong=lambda p: EXPERTS % p.integer("ep") != 0,
         allowed=f"a divisor of the {EXPERTS} routed experts",
+        right=_legal_ep,
     ),
     Rule(
         engines=_SGLANG,
         key="tp_pad",
         wrong=lambda p: not p.on("tp_pad") and not _divides(p),
         allowed=f"true where tp does not divide the {GROUPS} output groups",
+        right=lambda _: True,
     ),
     Rule(
         engines=_VLLM,
         key="tp",
         wrong=lambda p: not _divides(p),
         allowed=f"a divisor of the {GROUPS} output groups: vLLM has no padding",
+        right=lambda p: max(
+            n for n in range(1, GROUPS + 1) if n <= p.integer("tp") and GROUPS % n == 0
+        ),
     ),
     Rule(
         engines=_SGLANG,
         key="scale_repair",
         wrong=lambda p: all_padding_rank(p) and not p.on("scale_repair"),
         allowed="true where a rank is all padding: its layers would fall to Triton",
+        right=lambda _: True,
     ),
     Rule(
         engines=_SGLANG,
         key="fp8_gemm",
         wrong=lambda p: p.on("mxfp8_backend") and p["fp8_gemm"] != "flashinfer_cutlass",
         allowed="'flashinfer_cutlass' where mxfp8_backend is on",
+        right=lambda _: "flashinfer_cutlass",
     ),
     Rule(
         engines=_SGLANG,
         key="pool_tokens",
         wrong=lambda p: p.integer("pool_tokens") < p.integer("context"),
         allowed="at least one full context",
+        right=lambda p: p.integer("context"),
     ),
     Rule(
         engines=_SGLANG,
         key="graph_slots",
         wrong=lambda p: p.integer("graph_slots") > p.integer("slots"),
         allowed="at most slots",
+        right=lambda p: p.integer("slots"),
     ),
     Rule(
         engines=_SGLANG,
         key="ragged_verify",
         wrong=lambda p: p["ragged_verify"] != "static",
         allowed="'static': Engram's verify asserts one equal block a request",
+        right=lambda _: "static",
     ),
     Rule(
         engines=_SGLANG,
         key="tool_call_parser",
-        wrong=lambda p: (
-            (p["reasoning_parser"], p["tool_call_parser"]) != ("deepseek-v41", "deepseekv41")
-        ),
+        wrong=lambda p: p["tool_call_parser"] != "deepseekv41",
         allowed="'deepseekv41' with reasoning_parser 'deepseek-v41', the pair the engine takes",
+        right=lambda _: "deepseekv41",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="reasoning_parser",
+        wrong=lambda p: p["reasoning_parser"] != "deepseek-v41",
+        allowed="'deepseek-v41' with tool_call_parser 'deepseekv41', the pair the engine takes",
+        right=lambda _: "deepseek-v41",
     ),
     Rule(
         engines=_VLLM,
         key="draft_window",
         wrong=lambda p: p["drafter"] != "off" and p.integer("draft_window") % BLOCK != 0,
         allowed=f"a multiple of the checkpoint's block of {BLOCK}",
+        right=lambda p: max(p.integer("draft_window") // BLOCK, 1) * BLOCK,
     ),
     Rule(
         engines=_VLLM,
         key="partition",
         wrong=lambda p: p["partition"] not in _COLUMNS,
         allowed="'strided' or 'contiguous-columns': vLLM gathers whole columns",
+        right=lambda p: _COLUMNS[HASH_COLUMNS % p.integer("tp") != 0],
     ),
     Rule(
         engines=_VLLM,
         key="partition",
         wrong=lambda p: p["partition"] == "strided" and HASH_COLUMNS % p.integer("tp") != 0,
         allowed=f"'contiguous-columns' where tp does not divide the {HASH_COLUMNS} columns",
+        right=lambda _: "contiguous-columns",
     ),
     Rule(
         engines=_BOTH,
@@ -200,5 +252,6 @@ _RULES = (
             int(p.get("nccl_min_channels") or 1) > int(p.get("nccl_max_channels") or 64)
         ),
         allowed="at most nccl_max_channels",
+        right=lambda p: int(p.get("nccl_max_channels") or 64),
     ),
 )

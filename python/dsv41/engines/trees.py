@@ -143,9 +143,7 @@ def tree(name: str, *, engine: str, where: str) -> Tree:
     found = TREES.get(name)
     if found is None or found.engine != engine:
         known = ", ".join(t.name for t in _TREES if t.engine == engine)
-        raise UsageError(
-            "D103",
-            f"{where}: tree is {name!r}; {engine} has {known}.",
-            fix=f"edit {where}",
-        )
+        fix = f"give --tree one of {known}" if where == "--tree" else f"edit tree in {where}"
+        says = f"{where}: tree is {name!r}; {engine} has {known or 'no trees'}."
+        raise UsageError("D103", says, fix=fix)
     return found

@@ -78,7 +78,7 @@ def _contract(profile: Profile) -> Iterator[tuple[str, str]]:
     for key, wanted in {**RING_CONTRACT, **_ENGINE_CONTRACT.get(profile.engine, {})}.items():
         found = profile.get(key)
         if found != wanted:
-            yield f"{key} is {found!r}, a ring needs {wanted!r}", f"edit {profile.where}: {key}"
+            yield f"{key} is {found!r}, a ring needs {wanted!r}", profile.mend(key, wanted)
 
 
 RING_CONTRACT: dict[str, Value] = {

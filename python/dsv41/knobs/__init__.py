@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from dsv41.knobs.fabric import CONTAINER, FABRIC
 from dsv41.knobs.local import LOCAL
-from dsv41.knobs.rule import OFF, Rule, Value
+from dsv41.knobs.rule import OFF, Rule, Value, flag_for
 from dsv41.knobs.serving import ENGRAM, SERVING
 from dsv41.knobs.sglang import SGLANG
 from dsv41.knobs.vllm import VLLM
@@ -39,4 +39,4 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     ),
 }
 
-__all__ = ["KNOBS", "OFF", "REQUIRED", "Rule", "Value"]
+__all__ = ["KNOBS", "OFF", "REQUIRED", "Rule", "Value", "flag_for"]

@@ -11,6 +11,16 @@ Value = bool | int | float | str
 OFF: tuple[Value, ...] = (False, 0, 0.0, "", "off")
 
 
+def written(value: Value) -> str:
+    """A value as `--set KNOB=VALUE` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def flag_for(knob: str, value: Value) -> str:
+    """The words of `dsv41 plan` that give a knob a value."""
+    return f"--tp {value}" if knob == "tp" else f"--set {knob}={written(value)}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """What a knob's value may be: a type and a closed set, an inclusive range or a pattern.
@@ -44,10 +54,19 @@ class Rule:
         if self.pattern:
             return f"a string like {self.pattern}"
         if self.low is not None:
-            return f"{self.kind.__name__} from {self.low:g}" + (
-                f" to {self.high:g}" if self.high is not None else " up"
-            )
+            return f"{self.kind.__name__} from {self._range()}"
         return self.kind.__name__
+
+    def values(self) -> str:
+        """The rule as what one would type: `1 to 8`, `true or false`, `auto or pread`."""
+        among = (True, False) if self.kind is bool else self.among
+        if among:
+            return " or ".join(written(value) for value in among)
+        return self._range() if self.low is not None else self.allowed()
+
+    def _range(self) -> str:
+        # 12 digits: 1048576 is not to read 1.04858e+06
+        return f"{self.low:.12g}" + (" up" if self.high is None else f" to {self.high:.12g}")
 
 
 def number(low: int, high: int | None = None, *, needs: str = "") -> Rule:
