@@ -175,14 +175,14 @@ def test_two_ranks_say_why() -> None:
     assert caught.value.code == "D120"
     assert caught.value.exit_status == 5
     assert "weights 146.6" in caught.value.says
-    assert caught.value.fix == "one of: 4 nodes (tp 4)"
+    assert caught.value.fix == "--tp 4 with 4 nodes"
 
 
 def test_a_refusal_names_the_nearest_settings() -> None:
     wide = profile_with("tp3", tree="sglang-base", chunk=1024)
     settings_that_fit = nearest.nearest(wide, None)
-    assert settings_that_fit[0] == "chunk 832 (instead of 1024)"
-    assert settings_that_fit[1] == "context 212992 (instead of 262144)"  # the 208k that ran
+    assert settings_that_fit[0] == "--set chunk=832"
+    assert settings_that_fit[1] == "--set context=212992"  # the 208k that ran
     lowered = wide.with_values("test", context=212_992)
     assert ledger_of(lowered).verdict == "tight"
     assert ledger_of(wide.with_values("test", context=212_992 + 4096)).verdict == "refused"

@@ -63,4 +63,5 @@ def _too_much(profile: Profile, found: Ledger, node: str) -> str:
 
 
 def _instead(settings: Sequence[str]) -> str:
-    return "one of: " + "; ".join(settings) if settings else "no single setting makes it fit"
+    none = "no single setting makes it fit: lower several, or free memory on the node"
+    return ", or ".join(settings) or none

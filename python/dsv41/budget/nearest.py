@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsv41.budget import REFUSED, TIGHT_BYTES, Ledger, ledger
+from dsv41.engines import checks
+from dsv41.errors import UsageError
 from dsv41.fleet import Node
+from dsv41.knobs import flag_for
 from dsv41.profile import Profile
 
 # steps in which a knob is lowered, and the least that is of any use
@@ -18,16 +21,26 @@ CELLS = ("refused", "tight", "shared", "full")
 
 
 def nearest(profile: Profile, node: Node | None) -> tuple[str, ...]:
-    """Each knob that makes it fit when it alone is lowered, as `chunk 832 (instead of 1024)`.
+    """Each knob that makes it fit when it alone is lowered, as the flag `--set chunk=832`.
 
-    More ranks stand last.
+    More ranks stand last. A knob that may not be above the lowered one is lowered with it.
     """
     found = []
     for knob in _STEPS:
         value = _largest(profile, node, knob)
         if value is not None:
-            found.append(f"{knob} {value} (instead of {profile[knob]})")
+            lowered = _lowered(profile, knob, value)
+            found.append(" ".join(flag_for(name, given) for name, given in lowered.items()))
     return (*found, *_more_ranks(profile, node))
+
+
+def _lowered(profile: Profile, knob: str, value: int) -> dict[str, int]:
+    """The knob's value, and that of graph_slots where slots would fall below it."""
+    if knob != "slots" or profile.get("graph_slots") is None:
+        return {knob: value}
+    if profile.integer("graph_slots") <= value:
+        return {knob: value}
+    return {knob: value, "graph_slots": value}
 
 
 def _fits(profile: Profile, node: Node | None) -> bool:
@@ -45,7 +58,7 @@ def _largest(profile: Profile, node: Node | None, knob: str) -> int | None:
     low, high = 0, len(steps)
     while low < high:
         middle = (low + high) // 2
-        if _fits(profile.with_values("nearest", **{knob: steps[middle]}), node):
+        if _fits(profile.with_values("nearest", **_lowered(profile, knob, steps[middle])), node):
             low = middle + 1
         else:
             high = middle
@@ -54,9 +67,18 @@ def _largest(profile: Profile, node: Node | None, knob: str) -> int | None:
 
 def _more_ranks(profile: Profile, node: Node | None) -> tuple[str, ...]:
     for tp in range(profile.integer("tp") + 1, 9):
-        if _fits(profile.with_values("nearest", tp=tp), node):
-            return (f"{tp} nodes (tp {tp})",)
+        wider = profile.with_values("nearest", tp=tp)
+        if _goes_together(wider) and _fits(wider, node):
+            return (f"--tp {tp} with {tp} nodes",)
     return ()
+
+
+def _goes_together(profile: Profile) -> bool:
+    try:
+        checks.contradictions(profile)
+    except UsageError:
+        return False
+    return True
 
 
 def cells(
