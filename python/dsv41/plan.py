@@ -70,9 +70,14 @@ class Plan:
         """SHA-256 of the canonical JSON without the digest itself."""
         return "sha256:" + hashlib.sha256(canonical(self._content()).encode()).hexdigest()
 
-    def to_json(self) -> str:
-        """The canonical document: sorted keys, no spaces, one newline at the end."""
-        return canonical({"schema": SCHEMA, "digest": self.digest, **self._content()}) + "\n"
+    def to_json(self, *, why: Mapping[str, Any] | None = None) -> str:
+        """The canonical document: sorted keys, no spaces, one newline at the end.
+
+        `why` (`reasons`) goes with it for people; it is no part of what runs, nor of the digest.
+        """
+        beside = {} if why is None else {"why": why}
+        whole = {"schema": SCHEMA, "digest": self.digest, **self._content(), **beside}
+        return canonical(whole) + "\n"
 
     def _content(self) -> dict[str, Any]:
         return {k: v for k, v in asdict(self).items() if v or k not in _OPTIONAL}
@@ -97,7 +102,7 @@ def plan(
             "D096",
             f"Profile {profile.name} has {profile['tp']} ranks; the fleet has {len(fleet.nodes)} "
             "nodes.",
-            fix="give the fleet one node per rank",
+            fix=f"{profile.mend('tp', len(fleet.nodes))}, or give the fleet one node per rank",
         )
     notes = _checked(profile, fleet)
     digests = _digests(fleet, tables or {})
@@ -142,6 +147,15 @@ def plan(
         budget=verdict,
         notes=tuple(note.document() for note in (*notes, *gate.notes(verdict))),
     )
+
+
+def reasons(profile: Profile) -> dict[str, dict[str, Any]]:
+    """Each knob that is set: its value, the file or flag that it is from, and its reason."""
+    return {
+        name: {"value": knob.value, "source": knob.source, "why": knob.why}
+        for name, knob in profile.knobs.items()
+        if not knob.omitted
+    }
 
 
 def _checked(profile: Profile, fleet: Fleet) -> tuple[Finding, ...]:
@@ -225,7 +239,11 @@ def parse(text: str, *, where: str) -> Plan:
         steps = [Step(**_tuples(s)) for s in data["steps"]]
         found = Plan(**_tuples(data, ranks=tuple(ranks), steps=tuple(steps)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError("D097", f"{where} is not a {SCHEMA} document ({error!r}).") from error
+        raise UsageError(
+            "D097",
+            f"{where} is not a {SCHEMA} document ({error!r}).",
+            fix="make one: dsv41 plan ... --json > plan.json",
+        ) from error
     if found.digest != digest:
         raise UsageError(
             "D098",
@@ -239,7 +257,7 @@ def parse(text: str, *, where: str) -> Plan:
 def _of_schema(data: dict[str, Any]) -> dict[str, Any]:
     if data.pop("schema") != SCHEMA:
         raise KeyError("schema")
-    return data
+    return {key: value for key, value in data.items() if key != "why"}
 
 
 def _tuples(data: Mapping[str, Any], **parsed: Any) -> dict[str, Any]:

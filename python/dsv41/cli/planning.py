@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
-import tomllib
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +13,12 @@ from typing import Any
 from dsv41 import fleet as fleets
 from dsv41 import plan as plans
 from dsv41 import profile
+from dsv41.cli import options
 from dsv41.cli.parser import DEFAULT_STATE_DIR
 from dsv41.cli.talk import Talk
+from dsv41.engines import trees
 from dsv41.errors import CheckFailed, UsageError
 from dsv41.finding import Finding, worst
-
-IMAGE = re.compile(r".+@sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +32,7 @@ class Made:
 
 def plan(args: Namespace, talk: Talk) -> int:
     """Print the Plan, or what of it was asked for."""
+    options.refuse_ignored(args)
     if args.example is not None:
         return _example(args, talk)
     made = _make(args)
@@ -46,7 +45,8 @@ def plan(args: Namespace, talk: Talk) -> int:
     elif args.draw is not None:
         talk.put(_picture(args.draw, made).rstrip("\n"))
     elif args.json:
-        talk.put(made.plan.to_json().rstrip("\n"))
+        why = plans.reasons(made.profile) if args.why else None
+        talk.put(made.plan.to_json(why=why).rstrip("\n"))
     else:
         from dsv41.cli import plantext
 
@@ -76,35 +76,24 @@ def _make(args: Namespace) -> Made:
 def _plan(args: Namespace, chosen: profile.Profile, fleet: fleets.Fleet) -> plans.Plan:
     pins = {}
     if args.image is not None:
-        if not IMAGE.fullmatch(args.image):
-            raise UsageError(
-                "D107", f"--image is {args.image!r}; an image is REF@sha256: and 64 hex digits."
-            )
-        pins[chosen.name] = args.image
+        pins[chosen.name] = options.image(args.image)
     return plans.plan(chosen, fleet, pins, tables=_digests(fleet))
 
 
 def _profile(args: Namespace, name: str) -> profile.Profile:
     """The profile with the values of --tree, --tp, --set, --eager and --text-only."""
     chosen = profile.load(name)
+    if chosen.engine == "local":
+        options.refuse_for_local(args)
     if args.tree is not None:
+        trees.tree(args.tree, engine=chosen.engine, where="--tree")
         chosen = chosen.on_tree(args.tree)
     chosen = chosen.with_values("--tp", tp=args.tp)
     for setting in args.set:
         key, _, text = setting.partition("=")
-        chosen = chosen.with_values(f"--set {key}", **{key: _value(setting, text)})
-    flags = {"eager": args.eager or None, "text_only": args.text_only or None}
-    return chosen.with_values("a flag", **flags)
-
-
-def _value(setting: str, text: str) -> Any:
-    """A value as TOML has it; a bare word is a string."""
-    if not text:
-        raise UsageError("D107", f"--set {setting} is not KNOB=VALUE, as in --set slots=2.")
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        chosen = chosen.with_values(f"--set {key}", **{key: options.value(setting, text)})
+    chosen = chosen.with_values("--eager", eager=args.eager or None)
+    return chosen.with_values("--text-only", text_only=args.text_only or None)
 
 
 def _fleet(args: Namespace, chosen: profile.Profile) -> fleets.Fleet:
@@ -114,9 +103,10 @@ def _fleet(args: Namespace, chosen: profile.Profile) -> fleets.Fleet:
     found = fleets.load(args.fleet)
     nodes = found.nodes
     if args.reserve_gib is not None:
+        options.reserve(args.reserve_gib)
         nodes = tuple(replace(node, reserve_gib=args.reserve_gib) for node in nodes)
     given: dict[str, Any] = {
-        "api_port": args.port,
+        "api_port": args.port if args.port is None else options.port(args.port),
         "state_dir": args.state_dir and str(args.state_dir.absolute()),
         "api_key_file": args.api_key_file and str(args.api_key_file),
     }
@@ -133,9 +123,7 @@ def local_fleet(
             f"Profile {chosen.name} needs a fleet file; only local runs without one.",
             fix=f"dsv41 plan --example {chosen.name} > fleet.toml, then --fleet fleet.toml",
         )
-    port = 8888 if args.port is None else args.port
-    if not 1 <= port <= 65535:
-        raise UsageError("D003", f"--port is {port}; a port is 1 to 65535.")
+    port = 8888 if args.port is None else options.port(args.port)
     key_file = args.api_key_file and str(args.api_key_file.absolute())
     return fleets.loopback(
         tp=chosen.integer("tp"),
@@ -156,7 +144,9 @@ def _digests(fleet: fleets.Fleet) -> dict[str, str]:
         try:
             found[key] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
         except OSError as error:
-            raise UsageError("D108", f"{key} {path} cannot be read: {error.strerror}.") from error
+            says = f"{key} {path} cannot be read: {error.strerror}."
+            fix = f"put the table there, or remove {key} from the fleet file"
+            raise UsageError("D108", says, fix=fix) from error
     return found
 
 
@@ -167,7 +157,9 @@ def _diff(args: Namespace, made: Made, talk: Talk) -> int:
         try:
             before = plans.parse(Path(other).read_text(encoding="utf-8"), where=other)
         except OSError as error:
-            raise UsageError("D097", f"{other} cannot be read: {error.strerror}.") from error
+            says = f"{other} cannot be read: {error.strerror}."
+            fix = f"make one: dsv41 plan ... --json > {other}"
+            raise UsageError("D097", says, fix=fix) from error
     else:
         chosen = profile.load(other).with_values("--tp", tp=args.tp)
         before = _plan(args, chosen, _fleet(args, chosen))
@@ -222,8 +214,17 @@ def _check(made: Made, talk: Talk) -> int:
             keys.read_keys(Path(made.fleet.api_key_file))
     for finding in found:
         talk.say(f"{finding.code} {finding.node}: {finding.says}\n  fix: {finding.fix}")
-    talk.say(f"looked at {len(here)} of {len(made.fleet.nodes)} nodes: those with ssh = local")
+    talk.say(_looked(len(here), len(made.fleet.nodes)))
     return CheckFailed.exit_status if found and worst(found) == "fail" else 0
+
+
+def _looked(here: int, nodes: int) -> str:
+    if here:
+        return f'looked at {here} of {nodes} nodes: those with ssh = "local"'
+    return (
+        f'warning: --check looked at no node: none of {nodes} has ssh = "local"; '
+        "dsv41 doctor --fleet F --profile P looks at all of them"
+    )
 
 
 def _read(name: str) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsv41.cli import pictures
@@ -38,12 +38,22 @@ def lines(
         yield f"note {note['code']} [{note['level']}] {note['says']}"
         if note["fix"]:
             yield f"  fix: {note['fix']}"
+    yield from _reasons(profile, made) if why else _omitted_count(made)
+    if made.budget is not None:
+        yield _verdict(made.budget)
+
+
+def _reasons(profile: Profile, made: Plan) -> Iterator[str]:
     for entry in made.omitted:
         yield f"omitted {entry['knob']}: {entry['reason']}"
-    if why:
-        for name, knob in sorted(profile.knobs.items()):
-            if not knob.omitted:
-                yield f"{name} = {knob.value!r}  [{knob.source}]\n    {knob.why}"
+    for name, knob in sorted(profile.knobs.items()):
+        if not knob.omitted:
+            yield f"{name} = {knob.value!r}  [{knob.source}]\n    {knob.why}"
+
+
+def _omitted_count(made: Plan) -> Iterator[str]:
+    if made.omitted:
+        yield f"omitted: {len(made.omitted)} knobs; --why lists them, and the reason of every knob"
 
 
 def steps(made: Plan) -> Iterator[str]:
@@ -53,13 +63,17 @@ def steps(made: Plan) -> Iterator[str]:
 
 
 def _memory(profile: Profile, fleet: Fleet, made: Plan, found: Any, width: int) -> Iterator[str]:
+    yield _verdict(found)
+    yield bars_text(pictures.bars(made, fleet), width=width)
+    yield cells_text(pictures.grid(profile, fleet))
+
+
+def _verdict(found: Mapping[str, Any]) -> str:
     free, pool = found["free"] / GIB, found["pool_tokens"]
-    yield (
+    return (
         f"memory {found['verdict']}: {free:.1f} GiB stay free at the low point on {found['node']}; "
         f"the KV pool holds {pool:,} tokens"
     )
-    yield bars_text(pictures.bars(made, fleet), width=width)
-    yield cells_text(pictures.grid(profile, fleet))
 
 
 def _disk(profile: Profile) -> str:
