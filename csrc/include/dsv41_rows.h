@@ -104,7 +104,7 @@ struct dsv41_rows_pack_options {
   const uint64_t* ranges;
   uint32_t range_count;
   uint32_t reserved;
-  uint64_t chunk_pages, journal_chunks; /* 0 = 4096 and 64 */
+  uint64_t chunk_pages, journal_chunks; /* 0 = 2048 and 128 */
   dsv41_rows_progress progress;         /* or NULL */
   void* user;
 };

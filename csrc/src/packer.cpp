@@ -1,4 +1,5 @@
-// Rows -> row file: read a chunk ahead, build its pages, write them past the page cache, note how far that came.
+// Rows -> row file: several chunks at a time are read, built and written past the page cache; what is done without a gap
+// is noted.
 //
 // What is on the disk at any moment is the old file, or the old file and a TARGET.partial that a journal describes:
 // the target's name is only ever given by rename, to a file that is whole and flushed.
@@ -9,6 +10,9 @@
 #include <cstring>
 #include <future>
 #include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "bytes.hpp"
 #include "dsv41_rows/row_store.hpp"
@@ -94,6 +98,17 @@ void remove_traces(const std::string& target) {
   for (const char* suffix : kTraces) ::unlink((target + suffix).c_str());
 }
 
+// One chunk under way. Its future is destroyed first, and that waits for the work.
+struct Slot {
+  Slot(const Header& header, std::unique_ptr<RowSource> rows) : builder(header, std::move(rows)) {}
+  PageBuilder builder;
+  Chunk chunk;
+  std::future<void> work;
+};
+
+// So many chunks keep reads and writes in flight together, with 66 MB of memory.
+constexpr std::size_t kSlots = 4;
+
 class Packing {
  public:
   Packing(const PackOptions& options, Header header)
@@ -101,7 +116,6 @@ class Packing {
         header_(std::move(header)),
         partial_(options.target + ".partial"),
         journal_(options.target + ".journal"),
-        builder_(header_, rows_of(options, header_)),
         page_(allocate_pages(kPageBytes)) {}
 
   void run() {
@@ -161,34 +175,43 @@ class Packing {
   }
 
   void write_data(const File& file) {
-    Chunk chunks[2];
-    std::future<void> ahead = fill(chunks[0], done_.pages);
-    for (std::uint64_t k = 0; chunks[k % 2].page_count > 0; ++k) {
-      Chunk& chunk = chunks[k % 2];
-      ahead.get();
-      ahead = fill(chunks[(k + 1) % 2], chunk.first_page + chunk.page_count);
-      write_chunk(file, chunk);
+    std::vector<Slot> slots;
+    for (std::size_t i = 0; i < kSlots; ++i) slots.emplace_back(header_, rows_of(options_, header_));
+    std::uint64_t next = done_.pages;
+    for (Slot& slot : slots) next = start(slot, file, next);
+    for (std::uint64_t k = 0; slots[k % kSlots].chunk.page_count > 0; ++k) {
+      Slot& slot = slots[k % kSlots];
+      slot.work.get();
+      take_digest(slot.chunk);
+      next = start(slot, file, next);
       if ((k + 1) % options_.journal_chunks == 0) commit(file);
       if (options_.progress) options_.progress(page_offset(done_.pages), header_.file_bytes());
     }
   }
 
-  std::future<void> fill(Chunk& chunk, std::uint64_t first) {
-    chunk.first_page = first;
-    chunk.page_count = std::min(options_.chunk_pages, header_.page_count - first);
-    return std::async(std::launch::async, [this, &chunk] {
-      if (chunk.page_count > 0) builder_.fill(chunk, options_.chunk_pages);
+  std::uint64_t start(Slot& slot, const File& file, std::uint64_t first) {
+    slot.chunk.first_page = first;
+    slot.chunk.page_count = std::min(options_.chunk_pages, header_.page_count - first);
+    slot.work = std::async(std::launch::async, [this, &slot, &file] {
+      if (slot.chunk.page_count == 0) return;
+      slot.builder.fill(slot.chunk, options_.chunk_pages);
+      write_chunk(file, slot.chunk);
     });
+    return first + slot.chunk.page_count;
   }
 
-  void write_chunk(const File& file, const Chunk& chunk) {
-    const std::uint64_t offset = page_offset(chunk.first_page);
-    file.write(chunk.pages.get(), chunk.page_count * kPageBytes, offset);
-    for (std::uint64_t i = 0; i < chunk.page_count; ++i) done_.digest.update(chunk.pages.get() + i * kPageBytes + kPageCrcAt, 4);
-    done_.pages = chunk.first_page + chunk.page_count;
+  static void write_chunk(const File& file, const Chunk& chunk) {
+    const std::uint64_t offset = page_offset(chunk.first_page), size = chunk.page_count * kPageBytes;
+    file.write(chunk.pages.get(), size, offset);
     if (file.direct()) return;
     file.sync_data();
-    file.forget(offset, chunk.page_count * kPageBytes);
+    file.forget(offset, size);
+  }
+
+  void take_digest(const Chunk& chunk) {
+    const std::uint8_t* page = chunk.pages.get();
+    for (std::uint64_t i = 0; i < chunk.page_count; ++i, page += kPageBytes) done_.digest.update(page + kPageCrcAt, 4);
+    done_.pages = chunk.first_page + chunk.page_count;
   }
 
   void commit(const File& file) {
@@ -200,7 +223,6 @@ class Packing {
   const Header header_;
   const std::string partial_;
   const std::string journal_;
-  PageBuilder builder_;
   Pages page_;
   Done done_;
 };

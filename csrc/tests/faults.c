@@ -68,20 +68,21 @@ static int ours_fd(int fd) {
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-// Around a call that changes the folder: `number` is its place in the order of all.
-static void before_change(void) {
-  const long now = ++changes;
-  if (is("kill") && now == at) raise(SIGKILL);
+// Around a call that changes the folder: its place in the order of all.
+static long before_change(void) {
+  const long number = ++changes;
+  if (is("kill") && number == at) raise(SIGKILL);
+  return number;
 }
-static void after_change(void) {
-  if (is("killafter") && changes == at) raise(SIGKILL);
+static void after_change(long number) {
+  if (is("killafter") && number == at) raise(SIGKILL);
 }
 #define CHANGING(ours_too, call)         \
   do {                                   \
     if (!(ours_too)) return call;        \
-    before_change();                     \
+    const long number_ = before_change();\
     const __typeof__(call) done_ = call; \
-    after_change();                      \
+    after_change(number_);               \
     return done_;                        \
   } while (0)
 

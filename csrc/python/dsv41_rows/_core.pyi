@@ -71,8 +71,8 @@ def pack(
     revision: str = "",
     progress: Callable[[int, int], object] | None = None,
     records: tuple[str, int, int, int] | None = None,
-    chunk_pages: int = 4096,
-    journal_chunks: int = 64,
+    chunk_pages: int = 2048,
+    journal_chunks: int = 128,
 ) -> bool: ...
 def verify(
     path: str, *, progress: Callable[[int, int], object] | None = None
