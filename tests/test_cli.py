@@ -1,5 +1,6 @@
 """The command's manners: streams, JSON, exit statuses, effect classes."""
 
+import contextlib
 import io
 import json
 import os
@@ -142,6 +143,16 @@ def test_rank_exec_starts_without_torch_and_numpy() -> None:
     assert done.stdout == "set()\n"
 
 
+def read_all(leader: int) -> str:
+    """Everything that was written to a terminal whose other end is closed."""
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO is how a terminal says that it is over
+        while part := os.read(leader, 4096):
+            shown += part
+    os.close(leader)
+    return shown.decode()
+
+
 def test_waiting_is_a_line_without_a_terminal_and_a_spinner_on_one() -> None:
     plain = io.StringIO()
     with Talk(data=plain, words=plain, as_json=False, color=False).waiting("starting"):
@@ -151,7 +162,6 @@ def test_waiting_is_a_line_without_a_terminal_and_a_spinner_on_one() -> None:
     with os.fdopen(follower, "w") as words:
         with Talk(data=words, words=words, as_json=False, color=False).waiting("starting"):
             pass
-        shown = os.read(leader, 4096).decode()
-    os.close(leader)
+    shown = read_all(leader)
     assert "starting" in shown
     assert "0:00:00" in shown
