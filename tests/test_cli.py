@@ -159,9 +159,9 @@ def test_waiting_is_a_line_without_a_terminal_and_a_spinner_on_one() -> None:
         pass
     assert plain.getvalue() == "starting\n"
     leader, follower = os.openpty()
-    with os.fdopen(follower, "w") as words:
-        with Talk(data=words, words=words, as_json=False, color=False).waiting("starting"):
-            pass
+    words = os.fdopen(follower, "w")
+    with words, Talk(data=words, words=words, as_json=False, color=False).waiting("starting"):
+        pass
     shown = read_all(leader)
     assert "starting" in shown
     assert "0:00:00" in shown

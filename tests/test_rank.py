@@ -198,14 +198,10 @@ GOOD = (
 def test_the_command_line_of_a_plan_is_understood() -> None:
     options = rank.parse(
         f"{GOOD} --layout balanced --row-engine auto --slots 4 --context 99 --peer-timeout 8 "
-        "--api-key-file k --die-with-parent".split()
+        "--api-key-file k --parent 7".split()
     )
     assert (options.rank, options.world, options.slots, options.context) == (0, 3, 4, 99)
-    assert (options.layout, options.peer_timeout, options.die_with_parent) == (
-        "balanced",
-        8.0,
-        True,
-    )
+    assert (options.layout, options.peer_timeout, options.parent) == ("balanced", 8.0, 7)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAM = """
-import sys, threading, time
+import os, sys, threading, time
 from dsv41.local import stopping
 stopping.LONGEST = {longest}
 signals = stopping.StopSignals(say=lambda text: print(text, flush=True))
@@ -88,8 +88,13 @@ def test_a_stop_that_hangs_is_ended(programs: list[Program]) -> None:
 def test_a_rank_dies_with_its_parent(programs: list[Program]) -> None:
     # the shell stays between us and the program, because another command follows
     shell = ("sh", "-c", '"$@"; exit 0', "sh")
-    program = Program("stopping.die_with_parent()", wrap=shell)
+    program = Program("stopping.die_with_parent(os.getppid())", wrap=shell)
     programs.append(program)
     program.process.kill()
-    assert program.line() == "SIGTERM: stopping"
-    assert program.line() == ""
+    assert program.line() == ""  # ended by a KILL: it said nothing more
+
+
+def test_a_rank_whose_parent_is_gone_already_ends_at_once() -> None:
+    code = "from dsv41.local import stopping; stopping.die_with_parent(1)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=20)
+    assert done.returncode == -signal.SIGKILL

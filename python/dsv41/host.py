@@ -40,10 +40,17 @@ class Lock:
         # a look by `owner` holds the lock for microseconds: ask again before giving up
         for pause in (0.02, 0.05, 0.0):
             if _flock(fd, fcntl.LOCK_EX):
+                os.ftruncate(fd, 0)  # the pid of an earlier owner may be somebody else's by now
                 return cls(path, fd)
             time.sleep(pause)
         os.close(fd)
         return None
+
+    @classmethod
+    def inherited(cls, path: Path, fd: int) -> Lock:
+        """The lock that a parent took and passed on; its own children do not get it."""
+        os.set_inheritable(fd, False)  # noqa: FBT003 - the standard library's signature
+        return cls(path, fd)
 
     def write_owner(self, pid: int) -> None:
         """Record who holds the lock; read by `owner`."""
@@ -76,6 +83,11 @@ def _flock(fd: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def size_of(path: Path) -> int:
+    """A file's bytes; 0 when there is none."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def make_folder(path: Path) -> Path:
@@ -128,9 +140,15 @@ def free_port(address: str, first: int) -> int:
     return next(p for p in range(first, 65536) if port_is_free(address, p))
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for a TERM when the parent ends (prctl PR_SET_PDEATHSIG; Linux only)."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel for a TERM when the parent ends (prctl PR_SET_PDEATHSIG; Linux only).
+
+    `parent` is the pid of the process that started this one: when it has ended already, before the
+    kernel was asked, this process gets its TERM now.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def start(

@@ -63,6 +63,8 @@ def tail(path: Path, *, lines: int) -> list[str]:
 
 def lines_since(path: Path, place: int) -> tuple[list[str], int]:
     """The whole lines of a log after a byte offset, and the offset after them."""
+    if not path.is_file():
+        return [], 0
     with path.open("rb") as log:
         if log.seek(0, 2) < place:
             place = 0  # a new service began the log again
@@ -77,7 +79,7 @@ def _rank_pids(run: RunDir) -> dict[str, int]:
         pids: dict[str, int] = json.loads(run.pids_file.read_text())
     except (OSError, ValueError):
         return {}
-    return pids
+    return pids if isinstance(pids, dict) else {}
 
 
 def _rank(run: RunDir, plan: Plan, rank: int, pid: int | None) -> dict[str, Any]:

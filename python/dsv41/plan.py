@@ -238,7 +238,7 @@ def parse(text: str, *, where: str) -> Plan:
         ]
         steps = [Step(**_tuples(s)) for s in data["steps"]]
         found = Plan(**_tuples(data, ranks=tuple(ranks), steps=tuple(steps)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
             "D097",
             f"{where} is not a {SCHEMA} document ({error!r}).",

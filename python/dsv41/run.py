@@ -7,12 +7,15 @@ all end. Whoever dies takes its children along (PR_SET_PDEATHSIG), so `kill -9` 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,17 +79,17 @@ class RunDir:
             data: dict[str, Any] = json.loads(self.ended_file.read_text())
         except (OSError, ValueError):
             return {}
-        return data
+        return data if isinstance(data, dict) else {}
 
 
 def read_plan(path: Path) -> Plan:
     """The Plan in a file; UsageError D062 when there is none."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             "D062",
-            f"There is no Plan at {path}: {error.strerror}.",
+            f"There is no Plan at {path}: {getattr(error, 'strerror', None) or error}.",
             fix="dsv41 serve --profile local",
         ) from error
     return parse(text, where=str(path))
@@ -99,6 +102,7 @@ def start_service(plan: Plan) -> subprocess.Popen[bytes]:
     lock = host.Lock.take(run.lock_file)
     if lock is None:
         raise _second(run, plan)
+    lock.write_owner(os.getpid())
     try:
         run.ended_file.unlink(missing_ok=True)
         for log in (None, *range(len(plan.ranks))):
@@ -112,6 +116,12 @@ def start_service(plan: Plan) -> subprocess.Popen[bytes]:
             new_session=True,
         )
         lock.write_owner(process.pid)
+    except OSError as error:
+        raise UsageError(
+            "D060",
+            f"The folder {run.path} cannot be written: {error.strerror}.",
+            fix="free space or give another folder with --state-dir",
+        ) from error
     finally:
         lock.close()
     return process
@@ -124,17 +134,21 @@ def refuse_second(run: RunDir, plan: Plan) -> None:
 
 
 def _second(run: RunDir, plan: Plan) -> Unsafe:
+    at = f"--state-dir {shlex.quote(plan.state_dir)}"
     return Unsafe(
         "D063",
         f"A service already runs from {plan.state_dir} (pid {run.supervisor()}).",
-        fix=f"dsv41 stop --state-dir {plan.state_dir}, or follow it with "
-        f"dsv41 logs --follow --state-dir {plan.state_dir}",
+        fix=f"dsv41 stop {at}, or follow it with dsv41 logs --follow {at}",
     )
 
 
-def supervise(plan: Plan) -> int:
-    """Run all ranks until a TERM or until one ends, then end all; the service's exit status."""
+def supervise(plan: Plan, *, lock_fd: int) -> int:
+    """Run all ranks until a TERM or until one ends, then end all; the service's exit status.
+
+    `lock_fd` is the inherited lock of the state folder; it is held until this process ends.
+    """
     run = RunDir.of(plan.state_dir)
+    host.Lock.inherited(run.lock_file, lock_fd).write_owner(os.getpid())
     asked = _note_signals()
     children = {rank.rank: _start_rank(run, rank.rank) for rank in reversed(plan.ranks)}
     pids = {str(rank): child.pid for rank, child in children.items()}
@@ -146,26 +160,35 @@ def supervise(plan: Plan) -> int:
     _end_all(children)
     says = "stopped" if first is None else f"rank {first} ended with exit status {status}"
     ended = {"schema": "dsv41.ended/1", "exit": status, "says": says, "rank": first}
-    host.write_atomically(run.ended_file, json.dumps(ended) + "\n")
+    with contextlib.suppress(OSError):  # a full disk must not hide how the service ended
+        host.write_atomically(run.ended_file, json.dumps(ended) + "\n")
     return status
 
 
-def exec_rank(plan: Plan, rank: int, *, environ: Mapping[str, str]) -> int:
+def exec_rank(
+    plan: Plan, rank: int, *, environ: Mapping[str, str], parent: int | None = None
+) -> int:
     """Run one rank of a Plan in the foreground; signals go on to it; its exit status.
 
-    A rank that a signal killed counts as a failed engine (4).
+    A rank that a signal killed counts as a failed engine (4). One that does not end within
+    TERM_PATIENCE of the first signal is killed. With `parent`, all ends when that process does.
     """
     if not 0 <= rank < len(plan.ranks):
         raise UsageError("D064", f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.")
     argv = _command(plan.ranks[rank])
-    host.die_with_parent()
+    if parent is not None:
+        host.die_with_parent(parent)
     child = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, env={**environ, **plan.ranks[rank].env}, process_group=0
     )
 
     def forward(number: int, _frame: FrameType | None) -> None:
         child.send_signal(number)
+        if not killer.is_alive():
+            killer.start()
 
+    killer = threading.Timer(TERM_PATIENCE, child.kill)
+    killer.daemon = True
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, forward)
     return _as_status(child.wait())
@@ -178,10 +201,33 @@ def stop_service(state_dir: str | Path) -> str:
     if pid is None:
         return "nothing runs"
 
+    _require_supervisor(run, pid)
+
     def gone() -> bool:
         return run.supervisor() is None
 
-    return "stopped" if host.end(pid, gone=gone, patience=STOP_PATIENCE) else "killed"
+    polite = host.end(pid, gone=gone, patience=STOP_PATIENCE)
+    if not gone():
+        raise _foreign(run, pid)
+    return "stopped" if polite else "killed"
+
+
+def _require_supervisor(run: RunDir, pid: int) -> None:
+    """Unsafe D069 unless the lock's owner is a supervisor or a starting `serve` of ours."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        words = []
+    if not {b"supervise", b"serve"} & set(words):
+        raise _foreign(run, pid)
+
+
+def _foreign(run: RunDir, pid: int) -> Unsafe:
+    return Unsafe(
+        "D069",
+        f"{run.lock_file} is held by a process that is no service of ours (it names pid {pid}).",
+        fix=f"see who holds it: fuser -v {shlex.quote(str(run.lock_file))}",
+    )
 
 
 def require_alive(run: RunDir) -> None:
@@ -198,7 +244,8 @@ def require_alive(run: RunDir) -> None:
 def _start_rank(run: RunDir, rank: int) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "dsv41", "rank", "exec"]
     return host.start(
-        [*argv, "--plan", str(run.plan_file), "--rank", str(rank)], log=run.log_file(rank)
+        [*argv, "--plan", str(run.plan_file), "--rank", str(rank), "--parent", str(os.getpid())],
+        log=run.log_file(rank),
     )
 
 
@@ -206,7 +253,7 @@ def _command(rank: Rank) -> list[str]:
     """The argv to start; `python` is this interpreter, which has the engine that the Plan names."""
     program, *rest = rank.argv
     if program == "python":
-        return [sys.executable, *rest, "--die-with-parent"]
+        return [sys.executable, *rest, "--parent", str(os.getpid())]
     return [program, *rest]
 
 
@@ -226,9 +273,10 @@ def _end_all(children: Mapping[int, subprocess.Popen[bytes]]) -> None:
     for rank in sorted(children):
         if children[rank].poll() is None:
             children[rank].terminate()
+    deadline = time.monotonic() + TERM_PATIENCE + 1  # one for all: `rank exec` kills after less
     for child in children.values():
         try:
-            child.wait(TERM_PATIENCE)
+            child.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
             child.wait()

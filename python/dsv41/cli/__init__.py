@@ -31,6 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
         # the reader of our output has gone (`dsv41 logs | head`): not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        found = Error("D009", f"{error.filename or 'The system'}: {error.strerror or error}.")
+        talk.error(found)
+        return found.exit_status
     return status
 
 

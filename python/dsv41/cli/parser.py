@@ -229,6 +229,7 @@ def _add_inner_verbs(verbs: Any) -> None:
         inner, "exec", "verbs.rank_exec", effect="changes hosts", says="Run one rank of a Plan."
     )
     execute.add_argument("--rank", type=int, required=True, metavar="N")
+    execute.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     supervise = _verb(
         inner,
         "supervise",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+import zlib
 from argparse import Namespace
 
 from dsv41 import host, run
@@ -26,7 +28,7 @@ def serve(args: Namespace, talk: Talk) -> int:
     if args.dry_run:
         verbs.show_steps(verbs.make_plan(args)[1], talk)
         return 0
-    chosen, plan = verbs.make_plan(args, master_port=host.free_port("127.0.0.1", 20000))
+    chosen, plan = verbs.make_plan(args, master_port=_meeting_port(args))
     state = run.RunDir.of(plan.state_dir)
     verbs.load_local_engine()
     _check_before_start(args, state, plan)
@@ -39,12 +41,18 @@ def serve(args: Namespace, talk: Talk) -> int:
             return 0 if args.detach else _attach(state, plan, talk)
     except KeyboardInterrupt:
         talk.say(f"detached; the service goes on at {plan.url}")
-        talk.say(f"follow it with: dsv41 logs --follow --state-dir {plan.state_dir}")
+        talk.say(f"follow it with: dsv41 logs --follow --state-dir {shlex.quote(plan.state_dir)}")
         talk.say(f"stop it with: {_stop_command(plan)}")
         return interrupted
     except host.Terminated:
         talk.say(f"service {run.stop_service(plan.state_dir)}")
         return 0
+
+
+def _meeting_port(args: Namespace) -> int:
+    """Where the ranks meet: a free port of the state folder's own, so that two starts differ."""
+    offset = zlib.crc32(str(args.state_dir.absolute()).encode()) % 4000
+    return host.free_port("127.0.0.1", 20000 + offset)
 
 
 def _check_before_start(args: Namespace, state: run.RunDir, plan: Plan) -> None:
@@ -65,7 +73,7 @@ def _bring_up(args: Namespace, state: run.RunDir, plan: Plan, talk: Talk) -> Non
     with talk.waiting(f"starting {plan.profile}, ranks: {len(plan.ranks)}, {USUAL_START}"):
         _wait_ready(state, plan, talk)
     seconds = round(time.monotonic() - started, 2)
-    key = f" --api-key-file {plan.api_key_file}" if plan.api_key_file else ""
+    key = f" --api-key-file {shlex.quote(plan.api_key_file)}" if plan.api_key_file else ""
     talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}{key}")
     talk.say(f"stop it with: {_stop_command(plan)}")
     if not args.detach:
@@ -114,4 +122,4 @@ def _attach(state: run.RunDir, plan: Plan, talk: Talk) -> int:
 
 
 def _stop_command(plan: Plan) -> str:
-    return f"dsv41 stop --profile {plan.profile} --state-dir {plan.state_dir}"
+    return f"dsv41 stop --state-dir {shlex.quote(plan.state_dir)}"

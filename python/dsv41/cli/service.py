@@ -104,7 +104,7 @@ def show_logs(state: run.RunDir, plan: Plan, talk: Talk, *, lines: int) -> None:
 
 def follow(state: run.RunDir, talk: Talk, ranks: list[int | None]) -> None:
     """Print new log lines as they come, for as long as the service lives."""
-    places = {rank: state.log_file(rank).stat().st_size for rank in ranks}
+    places = {rank: host.size_of(state.log_file(rank)) for rank in ranks}
     lives = True
     while lives:
         lives = state.supervisor() is not None

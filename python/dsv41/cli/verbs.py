@@ -159,12 +159,13 @@ def rank_exec(args: Namespace, _talk: Talk) -> int:
     """Run one rank of a Plan in the foreground."""
     from dsv41 import run  # noqa: PLC0415 - keeps the other commands light
 
-    return run.exec_rank(run.read_plan(args.plan), args.rank, environ=os.environ)
+    return run.exec_rank(
+        run.read_plan(args.plan), args.rank, environ=os.environ, parent=args.parent
+    )
 
 
 def supervise(args: Namespace, _talk: Talk) -> int:
     """Watch the ranks of a Plan; holds the inherited lock until the end."""
     from dsv41 import run  # noqa: PLC0415 - keeps the other commands light
 
-    os.set_inheritable(args.lock_fd, False)  # noqa: FBT003 - the standard library's signature
-    return run.supervise(run.read_plan(args.plan))
+    return run.supervise(run.read_plan(args.plan), lock_fd=args.lock_fd)

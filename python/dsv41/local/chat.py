@@ -51,6 +51,8 @@ class Chat:
         tokenizer = settings.tokenizer.read_text(encoding="utf-8")
         self._engine = engine
         self._settings = settings
+        # one at a time: parsing holds the interpreter, and the ranks wait for rank 0's next step
+        self._preparing = asyncio.Semaphore(1)
         self._guards = guards
         self._metrics = metrics
         self._prompts = Prompts(tokenizer, models=settings.names, default_effort=guards.effort)
@@ -61,7 +63,8 @@ class Chat:
         """Answer one request, streamed or whole."""
         try:
             raw = await read_limited(request, self._settings.body_bytes)
-            work = await asyncio.to_thread(self._prepare, raw)
+            async with self._preparing:
+                work = await asyncio.to_thread(self._prepare, raw)
             answer = self._submit(work)
         except (RequestError, Error) as error:
             self._metrics.requests.labels(outcome="refused").inc()

@@ -43,7 +43,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rows", type=Path, required=True, help="folder of this rank's row files")
     add("--partition", choices=PARTITIONS, required=True, help="which rank owns which rows")
     add("--layout", choices=("legal", "balanced"), default="legal", help="padded attention heads")
-    add("--row-engine", choices=("auto", "pread"), default="auto", help="how rows are read")
+    add("--row-engine", choices=("auto", "aio", "pread"), default="auto", help="how rows are read")
     add("--slots", type=int, default=8, help="streams at once, the width of every step")
     add("--context", type=int, default=4096, help="tokens of prompt and answer together")
     add("--queue", type=int, default=64, help="requests that may wait for a slot")
@@ -51,7 +51,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--api-key-file", type=Path, help="file of accepted keys, one a line, mode 0600")
     add("--peer-timeout", type=float, default=8.0, help="seconds until a silent rank is lost")
     add("--join-timeout", type=float, default=120.0, help="seconds for all to load")
-    add("--die-with-parent", action="store_true", help="stop when the parent process ends")
+    add("--parent", type=int, metavar="PID", help="end when this process, which starts it, ends")
     options = parser.parse_args(argv)
     _check(parser, options)
     return options
@@ -89,6 +89,7 @@ def bind(address: str) -> socket.socket:
     taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        _MARKS.append(_mark(int(port)))
         taken.bind((host, int(port)))
     except OSError as error:
         taken.close()
@@ -100,6 +101,19 @@ def bind(address: str) -> socket.socket:
     return taken
 
 
+_MARKS: list[socket.socket] = []  # held until the process ends
+
+
+def _mark(port: int) -> socket.socket:
+    """Claim a port among ranks: two sockets that do not listen yet may share an address.
+
+    The claim is a name in the abstract socket namespace (unix(7)); the kernel frees it.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    mark.bind(f"\0dsv41-serve-{port}")
+    return mark
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the rank of a command line; give the exit status."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rank ?: %(message)s")
@@ -109,8 +123,8 @@ def main(argv: Sequence[str]) -> int:
         logging.getLogger().handlers[0].setFormatter(form)
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         signals = StopSignals(say=log.info)
-        if options.die_with_parent:
-            die_with_parent()
+        if options.parent is not None:
+            die_with_parent(options.parent)
         keys = read_keys(options.api_key_file) if options.api_key_file else None
         listener = bind(options.serve) if options.serve else None
         # torch takes two seconds to import: what is wrong already is said before it

@@ -65,7 +65,7 @@ class Settings:
     top_p: float = 1.0
     ranks: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
-    body_bytes: int = 32 * 1024 * 1024
+    body_bytes: int = 4 * 1024 * 1024  # the context is 4,096 tokens; larger ones hold up the ranks
     keepalive: float = 10.0
 
     @property

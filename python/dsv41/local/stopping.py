@@ -51,9 +51,12 @@ class StopSignals:
         os._exit(0)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for a TERM when the parent ends (prctl PR_SET_PDEATHSIG; Linux only)."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew
-        os.kill(os.getpid(), signal.SIGTERM)
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for a KILL when the parent ends (prctl PR_SET_PDEATHSIG; Linux only).
+
+    A parent that still lives asks with a TERM; one that is gone can ask for nothing, and only a
+    KILL ends a process that is stopped. `parent` is its pid: it may have ended already.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
