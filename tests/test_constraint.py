@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dsv41.local import dsml
 from dsv41.local.constraint import EOS, PATIENCE, THINK_END, VOCAB
 from dsv41.local.prompt import Need
 from tokenizing import grammars, spelled
@@ -125,6 +126,8 @@ def test_regex() -> None:
         {"type": "string", "pattern": "(?<=a)b"},
         {"type": "object", "minProperties": 3, "dependentSchemas": {}},
         {"$ref": "https://example.com/schema"},
+        {"$ref": "#"},
+        {"type": "string", "enum": []},
         {"type": "number", "multipleOf": 0.3, "exclusiveMinimum": 9, "maximum": 1},
     ],
 )
@@ -138,3 +141,16 @@ def test_model_that_knows_the_form_is_left_alone(text: str) -> None:
     """What a model writes in the right form passes token by token, spelled as it spells it."""
     formed = grammars().constraint(json_need(None), max_tokens=300)
     follow(formed, text)
+
+
+@pytest.mark.parametrize("target", ["#", "#/properties/b", "other.json"])
+def test_a_parameter_refers_to_definitions_alone(target: str) -> None:
+    parameters = {"type": "object", "properties": {"a": {"items": [{"$ref": target}]}}}
+    with pytest.raises(ValueError, match=r"only \$defs"):
+        dsml.calls_grammar([{"name": "f", "parameters": parameters}], several=False)
+
+
+def test_a_parameter_keeps_its_definitions() -> None:
+    tree = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+    parameters = {"properties": {"a": {"$ref": "#/$defs/tree"}}, "$defs": {"tree": tree}}
+    assert '"$defs"' in dsml.calls_grammar([{"name": "f", "parameters": parameters}], several=True)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from dsv41.errors import Error, UsageError
@@ -66,6 +67,9 @@ class Chat:
             async with self._preparing:
                 work = await asyncio.to_thread(self._prepare, raw)
             answer = self._submit(work)
+        except ClientDisconnect:
+            self._metrics.requests.labels(outcome="gone").inc()
+            return Response(status_code=499)  # nobody reads it
         except (RequestError, Error) as error:
             self._metrics.requests.labels(outcome="refused").inc()
             raise error if isinstance(error, RequestError) else refusal(error) from None

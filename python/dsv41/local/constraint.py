@@ -67,6 +67,9 @@ class Grammars:
         matcher = llguidance.LLMatcher(tokenizer, _grammar(need), log_level=0)
         if matcher.is_error():
             raise ValueError(_first_line(matcher.get_error()))
+        matcher.compute_bitmask()  # finds out that nothing can begin, where nothing can
+        if matcher.is_stopped() and not matcher.is_accepting():
+            raise ValueError("no answer can have this form")
         return Formed(
             matcher,
             tokenizer,
@@ -122,6 +125,8 @@ class Formed:
         if not self._matcher.consume_token(token):
             raise RuntimeError(_first_line(self._matcher.get_error()))
         self._position.feed(self._tokenizer.decode_bytes([token]))
+        if self._matcher.is_stopped() and not self._matcher.is_accepting():
+            raise RuntimeError("the form has come to a place from which it cannot be completed")
         return bool(self._matcher.is_stopped())
 
     def _closers(self) -> list[int]:

@@ -88,9 +88,28 @@ def _parameter(name: str, schema: object, root: Schema) -> str:
 
 
 def _json(schema: object, root: Schema) -> str:
-    """Write one parameter's schema by itself, with the definitions that it may refer to."""
+    """Write one parameter's schema by itself, with the definitions that it may refer to.
+
+    Raises ValueError for a reference to anything else: `#` would mean the parameter, not the tool.
+    """
+    for target in _references(schema):
+        if not target.startswith(("#/$defs/", "#/definitions/")):
+            raise ValueError(f"a parameter refers to {target[:80]!r}, and only $defs can be kept")
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
     return json.dumps({**shared, **spelled(schema)})
+
+
+def _references(schema: object) -> Iterator[str]:
+    """Every $ref of a schema, at any depth."""
+    if isinstance(schema, dict):
+        target = schema.get("$ref")
+        if isinstance(target, str):
+            yield target
+        for value in schema.values():
+            yield from _references(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _references(value)
 
 
 def _check(tool: str, parameters: object) -> None:
