@@ -114,6 +114,20 @@ def test_a_lost_peer_fails_the_others(
         assert least <= seconds <= most
 
 
+def test_a_stranger_takes_no_place(master: str) -> None:
+    """A rank of another service comes to our meeting point: it finds nobody, we lose nothing."""
+
+    def stranger() -> None:
+        with pytest.raises(EngineFailed):
+            Gloo(master, 1, 2, TIMEOUT, group="another")
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(stranger)
+        answers = each(master, 2, lambda group: group.sum(torch.ones(1)).item())
+        waiting.result()
+    assert answers == [2.0, 2.0]
+
+
 def test_a_rank_that_never_comes(master: str) -> None:
     began = time.monotonic()
     with pytest.raises(EngineFailed, match=r"D057 Rank 0 of 2 could not come together .* 1 s"):

@@ -175,7 +175,7 @@ def exec_rank(
     """
     if not 0 <= rank < len(plan.ranks):
         raise UsageError("D064", f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.")
-    argv = _command(plan.ranks[rank])
+    argv = _command(plan, plan.ranks[rank])
     if parent is not None:
         host.die_with_parent(parent)
     child = subprocess.Popen(
@@ -249,11 +249,11 @@ def _start_rank(run: RunDir, rank: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _command(rank: Rank) -> list[str]:
+def _command(plan: Plan, rank: Rank) -> list[str]:
     """The argv to start; `python` is this interpreter, which has the engine that the Plan names."""
     program, *rest = rank.argv
     if program == "python":
-        return [sys.executable, *rest, "--parent", str(os.getpid())]
+        return [sys.executable, *rest, "--parent", str(os.getpid()), "--group", plan.digest[-16:]]
     return [program, *rest]
 
 

@@ -49,8 +49,10 @@ class Parts:
 class Peers(Gloo):
     """A group whose ranks may take long to come together, but must answer quickly from then on."""
 
-    def __init__(self, master: str, *, shard: Shard, join: float, answer: float) -> None:
-        super().__init__(master, shard.rank, shard.tp, join)
+    def __init__(
+        self, master: str, *, shard: Shard, join: float, answer: float, group: str
+    ) -> None:
+        super().__init__(master, shard.rank, shard.tp, join, group=group)
         self._timeout = answer
         self._group.set_timeout(timedelta(seconds=answer))
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from dsv41.errors import EngineFailed, UsageError
 
@@ -70,6 +70,8 @@ class Gloo:
         master: HOST:PORT of rank 0.
         rank: this process' place, 0 <= rank < world.
         world: number of ranks.
+        group: a name that all ranks of one service have; a rank of another one that comes to this
+            meeting point by mistake finds nobody and takes no place.
         timeout: seconds after which a silent peer counts as dead, in every call. A peer whose
             process ended is noticed at once.
 
@@ -79,7 +81,9 @@ class Gloo:
             peer died or stayed silent.
     """
 
-    def __init__(self, master: str, rank: int, world: int, timeout: float) -> None:
+    def __init__(
+        self, master: str, rank: int, world: int, timeout: float, *, group: str = "dsv41"
+    ) -> None:
         host, port = _address(master)
         self.rank = rank
         self.world = world
@@ -88,7 +92,7 @@ class Gloo:
         try:
             store = _store(host, port, rank=rank, world=world, span=span)
             self._group: Any = _connect(
-                store, rank=rank, world=world, host=host, port=port, span=span
+                PrefixStore(group, store), rank=rank, world=world, host=host, port=port, span=span
             )
         except RuntimeError as error:
             raise self._failure(error, "come together") from error
@@ -150,7 +154,7 @@ def _store(host: str, port: int, *, rank: int, world: int, span: timedelta) -> T
 
 
 def _connect(
-    store: TCPStore, *, rank: int, world: int, host: str, port: int, span: timedelta
+    store: PrefixStore, *, rank: int, world: int, host: str, port: int, span: timedelta
 ) -> Any:
     """Make a gloo group on the interface that faces the master."""
     gloo: Any = ProcessGroupGloo  # its typed stub lacks most of what it has

@@ -53,7 +53,11 @@ def run(
         if shard.tp == 1:
             return Alone()
         return Peers(
-            options.master, shard=shard, join=options.join_timeout, answer=options.peer_timeout
+            options.master,
+            shard=shard,
+            join=options.join_timeout,
+            answer=options.peer_timeout,
+            group=options.group,
         )
 
     rank = assemble(parts, join=join, say=log.info)
