@@ -74,6 +74,27 @@ def _check(parser: _Parser, options: argparse.Namespace) -> None:
         parser.error("rank 0 needs --serve HOST:PORT")
 
 
+class Claimed(socket.socket):
+    """A socket whose port no other rank can bind, though it does not listen yet.
+
+    Two sockets that both do not listen may share an address, so the port is claimed as a name in
+    the abstract socket namespace (unix(7)), which the kernel frees with the process.
+    """
+
+    _name: socket.socket | None = None
+
+    def claim(self, port: int) -> None:
+        """Take the name of a port; OSError when another rank has it."""
+        self._name = socket.socket(socket.AF_UNIX)
+        self._name.bind(f"\0dsv41-serve-{port}")
+
+    def close(self) -> None:
+        """Close it and give the name back."""
+        if self._name is not None:
+            self._name.close()
+        super().close()
+
+
 def bind(address: str) -> socket.socket:
     """Take HOST:PORT without listening yet: connections are refused until the server is ready.
 
@@ -87,10 +108,10 @@ def bind(address: str) -> socket.socket:
             fix="give --serve with an address and a port, as in 127.0.0.1:8888",
         )
     host = host.strip("[]")
-    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    taken = Claimed(socket.AF_INET6 if ":" in host else socket.AF_INET)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        _MARKS.append(_mark(int(port)))
+        taken.claim(int(port))
         taken.bind((host, int(port)))
     except OSError as error:
         taken.close()
@@ -100,19 +121,6 @@ def bind(address: str) -> socket.socket:
             fix="stop what listens there, or choose another port with --port",
         ) from error
     return taken
-
-
-_MARKS: list[socket.socket] = []  # held until the process ends
-
-
-def _mark(port: int) -> socket.socket:
-    """Claim a port among ranks: two sockets that do not listen yet may share an address.
-
-    The claim is a name in the abstract socket namespace (unix(7)); the kernel frees it.
-    """
-    mark = socket.socket(socket.AF_UNIX)
-    mark.bind(f"\0dsv41-serve-{port}")
-    return mark
 
 
 def main(argv: Sequence[str]) -> int:
