@@ -127,7 +127,9 @@ def _key(field: dataclasses.Field[Any]) -> tuple[str, str, str]:
 def errors_page() -> Iterator[str]:
     """Every code."""
     yield from ERRORS.splitlines()
-    kinds: list[type[errors.Error]] = errors.Error.__subclasses__()
+    kinds: list[type[errors.Error]] = [
+        kind for kind in errors.Error.__subclasses__() if kind.__module__ == errors.__name__
+    ]
     meanings = ((str(k.exit_status), (k.__doc__ or "").splitlines()[0]) for k in kinds)
     rows = [("0", "Done."), *meanings, ("130", "Interrupted.")]
     yield from _table(("exit", "meaning"), iter(rows))
