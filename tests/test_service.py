@@ -25,8 +25,8 @@ class Service:
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        # below the range of outgoing connections, and another one in each test process
+        self.port = host.free_port("127.0.0.1", 10000 + os.getpid() % 9000)
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self.run_dir = run.RunDir.of(state)
 

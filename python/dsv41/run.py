@@ -218,7 +218,8 @@ def _require_supervisor(run: RunDir, pid: int) -> None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         words = []
-    if not {b"supervise", b"serve"} & set(words):
+    ours = any(b"dsv41" in word for word in words[:3])
+    if not (ours and {b"supervise", b"serve"} & set(words)):
         raise _foreign(run, pid)
 
 
