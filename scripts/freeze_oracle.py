@@ -31,7 +31,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
-from dsv41.local.readout.fit import body
+from dsv41.local.fixture.readout.fit import body
 
 log = logging.getLogger("freeze_oracle")
 

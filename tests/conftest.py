@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dsv41.local.engine import Engine
+    from dsv41.local.engine.loop import Engine
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / f"tests-{os.getuid()}"
 MOST_RANKS = 4
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
     """Folder of the tiny checkpoint."""
-    from dsv41.local import checkpoint as maker
+    from dsv41.local.fixture import checkpoint as maker
 
     return maker.ensure(CACHE)
 
@@ -43,7 +43,7 @@ def rows_dir(checkpoint: Path) -> Path:
     """Folder of the packed rows of all ranks at TP 1 to 4, in the default partition."""
     from dsv41 import rows
     from dsv41.geometry import DEFAULT_PARTITION, Shard
-    from dsv41.local.config import ModelConfig
+    from dsv41.local.model.config import ModelConfig
 
     folder = CACHE / "rows"
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,8 +68,8 @@ def engine_tp1(checkpoint: Path, rows_dir: Path) -> Iterator[Engine]:
     import torch
 
     from dsv41.geometry import DEFAULT_PARTITION, Shard
-    from dsv41.local.assembly import Parts, assemble
-    from dsv41.local.engine import Engine
+    from dsv41.local.engine.assembly import Parts, assemble
+    from dsv41.local.engine.loop import Engine
 
     torch.set_num_threads(1)
     parts = Parts(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from dsv41.local.server import Settings, create_app
+from dsv41.local.http.server import Settings, create_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import httpx2 as httpx
 
-    from dsv41.local.engine import Engine
+    from dsv41.local.engine.loop import Engine
 
 CONTEXT = 4096  # what the engine of the tests has
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -19,20 +19,20 @@ import torch
 from dsv41 import rows
 from dsv41.adapters import shard as sharding
 from dsv41.geometry import DEFAULT_PARTITION, Shard
-from dsv41.local.comm import Alone
-from dsv41.local.config import ModelConfig
-from dsv41.local.engram import StoreReader
-from dsv41.local.model import Model
-from dsv41.local.weights import load_shard
+from dsv41.local.model.comm import Alone
+from dsv41.local.model.config import ModelConfig
+from dsv41.local.model.engram import StoreReader
+from dsv41.local.model.transformer import Model
+from dsv41.local.model.weights import load_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from dsv41.local.comm import Comm
-    from dsv41.local.engram import RowReader
-    from dsv41.local.readout.conversations import Conversation
+    from dsv41.local.fixture.readout.conversations import Conversation
+    from dsv41.local.model.comm import Comm
+    from dsv41.local.model.engram import RowReader
 
 T = TypeVar("T")
 

@@ -19,9 +19,10 @@ from safetensors import safe_open
 
 from dsv41.errors import UsageError
 from dsv41.geometry import RELEASED_TOKEN_MAP
-from dsv41.local import checkpoint, geometries, grid, tokenizer_files, writer
-from dsv41.local.config import ModelConfig
-from dsv41.local.tensors import specs
+from dsv41.local.fixture import checkpoint, geometries, grid, tokenizer_files
+from dsv41.local.fixture.tensors import specs
+from dsv41.local.model.config import ModelConfig
+from dsv41.rows import INDEX
 
 # SHA-256 over names and SHA-256 of all files, the output head left random.
 GOLDEN = "e1baec2aa72c9992e356a302ca3bc18f5664aa6ae2322c4949644ce9919d0b51"
@@ -47,7 +48,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         leftover.mkdir(parents=True)
         (leftover / "config.json").write_text("{}")
     code = (
-        "import sys; from pathlib import Path; from dsv41.local.checkpoint import make\n"
+        "import sys; from pathlib import Path; from dsv41.local.fixture.checkpoint import make\n"
         "print(make(Path(sys.argv[1]), 'fixture', readout=None))"
     )
     processes = [
@@ -79,7 +80,7 @@ def test_the_bytes_are_the_same_on_every_machine(made: Path) -> None:
 
 def test_the_official_reader_finds_every_tensor(made: Path) -> None:
     wanted = {spec.name: spec for spec in specs(fixture_config())}
-    index = json.loads((made / writer.INDEX).read_text())
+    index = json.loads((made / INDEX).read_text())
     assert set(index["weight_map"]) == set(wanted)
     assert index["metadata"]["total_size"] == sum(spec.bytes for spec in wanted.values())
     found = set()
@@ -101,7 +102,7 @@ def test_the_official_reader_finds_every_tensor(made: Path) -> None:
 
 
 def test_a_table_and_its_scales_lie_in_one_shard(made: Path) -> None:
-    places = json.loads((made / writer.INDEX).read_text())["weight_map"]
+    places = json.loads((made / INDEX).read_text())["weight_map"]
     for layer, rows in zip((1, 2), (122412, 127932), strict=True):
         shard = places[f"layers.{layer}.engram.embed.weight"]
         assert places[f"layers.{layer}.engram.embed.scale"] == shard
@@ -201,7 +202,7 @@ def limit_files() -> None:
 def test_a_write_that_fails_midway_leaves_nothing_in_place(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from dsv41.errors import UsageError\n"
-        "from dsv41.local import checkpoint\n"
+        "from dsv41.local.fixture import checkpoint\n"
         "checkpoint.tokenizer_files.tokenizer_files = lambda _: {}  # slow, and not the point\n"
         "try: checkpoint.ensure(Path(sys.argv[1]))\n"
         "except UsageError as error: print(error)"

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv41.local import codec
+from dsv41.local.model import codec
 
 ALL = np.arange(256, dtype=np.uint8)
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -159,7 +159,6 @@ def test_entries_keep_shape_dtype_zeros_and_themselves(quant: Any, dtype: torch.
 
 
 def test_the_byte_side_imports_no_torch() -> None:
-    code = (
-        "import sys, dsv41.local.checkpoint, dsv41.adapters.shard; sys.exit('torch' in sys.modules)"
-    )
+    modules = "dsv41.local.fixture.checkpoint, dsv41.adapters.shard"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dsv41.errors import EngineFailed, UsageError
-from dsv41.local.comm import Alone, Gloo
+from dsv41.local.model.comm import Alone, Gloo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

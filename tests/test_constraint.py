@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dsv41.local import dsml
-from dsv41.local.constraint import EOS, PATIENCE, THINK_END, VOCAB
-from dsv41.local.prompt import Need
+from dsv41.local.http import dsml
+from dsv41.local.http.constraint import EOS, PATIENCE, THINK_END, VOCAB
+from dsv41.local.http.prompt import Need
 from tokenizing import grammars, spelled
 from wild_models import Make, allowed, answer, every_model, follow, never_ending, noise
 

@@ -16,9 +16,9 @@ from dsv41_rows import RowsError
 
 from dsv41 import rows
 from dsv41.geometry import DEFAULT_PARTITION, Shard, partition
-from dsv41.local.comm import Alone
-from dsv41.local.engram import StoreReader
-from dsv41.local.readout.conversations import Conversation, conversations
+from dsv41.local.fixture.readout.conversations import Conversation, conversations
+from dsv41.local.model.comm import Alone
+from dsv41.local.model.engram import StoreReader
 from rank_threads import Loader, greedy, together
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dsv41.geometry import Engram
-    from dsv41.local.engram import RowReader, Rows
-    from dsv41.local.model import Model
+    from dsv41.local.model.engram import RowReader, Rows
+    from dsv41.local.model.transformer import Model
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ import sys
 from pathlib import Path
 import torch
 from rank_threads import Loader, greedy
-from dsv41.local.comm import Gloo
-from dsv41.local.readout.conversations import conversations
+from dsv41.local.model.comm import Gloo
+from dsv41.local.fixture.readout.conversations import conversations
 torch.set_num_threads(1)
 rank, master, checkpoint, rows_dir = int(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
 canned = conversations((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dsv41.guards.loop import LoopConfig, LoopDetector
-from dsv41.local.detokenize import Detokenizer
+from dsv41.local.http.detokenize import Detokenizer
 from tokenizing import text, tokenizer
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsv41.errors import UsageError
-from dsv41.local.generation import Job, Sampling
+from dsv41.local.engine.generation import Job, Sampling
 
 if TYPE_CHECKING:
-    from dsv41.local.engine import Engine, Stream
+    from dsv41.local.engine.loop import Engine, Stream
 
 GREEDY = Sampling(temperature=0.0)
 SEEDED = Sampling(temperature=0.9, top_p=0.95, seed=20)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsv41.errors import EngineFailed, UsageError
-from dsv41.local.comm import Alone
-from dsv41.local.engine import Engine, Stream
-from dsv41.local.generation import Job, QueueFullError
-from dsv41.local.steps import Meter, Runner
+from dsv41.local.engine.generation import Job, QueueFullError
+from dsv41.local.engine.loop import Engine, Stream
+from dsv41.local.engine.steps import Meter, Runner
+from dsv41.local.model.comm import Alone
 from toy_model import SEEDED, VOCAB, NoiseModel, alone, job
 
 if TYPE_CHECKING:

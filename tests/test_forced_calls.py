@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dsv41.local.closing import Position
-from dsv41.local.constraint import DSML, PATIENCE
-from dsv41.local.dsml import calls_grammar
-from dsv41.local.prompt import Need
+from dsv41.local.http.closing import Position
+from dsv41.local.http.constraint import DSML, PATIENCE
+from dsv41.local.http.dsml import calls_grammar
+from dsv41.local.http.prompt import Need
 from tokenizing import grammars, prompts, spelled
 from wild_models import Make, answer, every_model, follow, noise
 

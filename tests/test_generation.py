@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsv41.errors import UsageError
-from dsv41.local.generation import SENTINELS, Event, Generation, Job, Sampling
+from dsv41.local.engine.generation import SENTINELS, Event, Generation, Job, Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsv41.errors import UsageError, explanations
-from dsv41.local.keys import Keys, read_keys
+from dsv41.local.http.keys import Keys, read_keys
 
 if TYPE_CHECKING:
     from pathlib import Path

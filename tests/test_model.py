@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 from dsv41.errors import UsageError
-from dsv41.local.comm import Alone
+from dsv41.local.model.comm import Alone
 from rank_threads import Loader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv41.local.cache import Cache
-    from dsv41.local.model import Model
+    from dsv41.local.model.cache import Cache
+    from dsv41.local.model.transformer import Model
 
 ORACLE = Path(__file__).parent / "cases" / "oracle.safetensors"
 LONG = 84  # tokens: the window's ring wraps; more entries than top-k and candidates take

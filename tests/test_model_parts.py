@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv41.geometry import row_ids, windows
-from dsv41.local.codec import fake_quant_fp4_e8m0
-from dsv41.local.engram import Hasher, StoreReader, TableReader
-from dsv41.local.hyper import Sinkhorn
-from dsv41.local.indexer import Pick, Selector, index_scores, keep_best
-from dsv41.local.moe import Experts
-from dsv41.local.norm import RmsNorm
-from dsv41.local.rope import Rope, frequencies, rotate
-from dsv41.local.weights import load_shard
+from dsv41.local.model.codec import fake_quant_fp4_e8m0
+from dsv41.local.model.engram import Hasher, StoreReader, TableReader
+from dsv41.local.model.hyper import Sinkhorn
+from dsv41.local.model.indexer import Pick, Selector, index_scores, keep_best
+from dsv41.local.model.moe import Experts
+from dsv41.local.model.norm import RmsNorm
+from dsv41.local.model.rope import Rope, frequencies, rotate
+from dsv41.local.model.weights import load_shard
 from rank_threads import Loader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv41.local.config import ModelConfig
+    from dsv41.local.model.config import ModelConfig
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from rank_threads import Loader, together
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv41.local.comm import Comm
-    from dsv41.local.model import Model
+    from dsv41.local.model.comm import Comm
+    from dsv41.local.model.transformer import Model
 
 PROMPT, STEPS = 40, 100
 # (ranks, layout); TP3 pads 8 groups to 12 (legal) or 9 (balanced), the latter with 6 heads of 8 in

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsv41.local.prompt import Prompt
+from dsv41.local.http.prompt import Prompt
 from tokenizing import HELLO, OFF, WEATHER, ids_of, prompts
 
 CALL = (

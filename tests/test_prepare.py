@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from dsv41.local import prepare
+from dsv41.local.fixture import prepare
 
 
 def test_damaged_rows_are_packed_again(tmp_path: Path, checkpoint: Path, rows_dir: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import deepseek_recipe as recipe
 import pytest
 
-from dsv41.local.messages import normalized
-from dsv41.local.openai import RequestError
-from dsv41.local.prompt import Prompts
+from dsv41.local.http.messages import normalized
+from dsv41.local.http.openai import RequestError
+from dsv41.local.http.prompt import Prompts
 from tokenizing import HELLO, OFF, WEATHER, prompts, spelled, text
 
 CASES: list[dict[str, Any]] = json.loads(

@@ -11,16 +11,16 @@ import torch
 from tokenizers import Tokenizer
 
 from dsv41 import questions
-from dsv41.local.comm import Alone
-from dsv41.local.head import Readout
-from dsv41.local.readout import fit
-from dsv41.local.readout.conversations import END, Conversation, conversations
+from dsv41.local.fixture.head import Readout
+from dsv41.local.fixture.readout import fit
+from dsv41.local.fixture.readout.conversations import END, Conversation, conversations
+from dsv41.local.model.comm import Alone
 from rank_threads import Loader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv41.local.model import Model
+    from dsv41.local.model.transformer import Model
 
 
 @pytest.fixture(scope="module")

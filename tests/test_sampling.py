@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dsv41.errors import EngineFailed
-from dsv41.local.generation import SENTINELS, Job, Sampling
-from dsv41.local.sampling import Sampler, allowed, pick, uniform
+from dsv41.local.engine.generation import SENTINELS, Job, Sampling
+from dsv41.local.engine.sampling import Sampler, allowed, pick, uniform
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dsv41.errors import EngineFailed, Error
-from dsv41.local.comm import Alone
-from dsv41.local.generation import Event, Generation, Job, Sampling
-from dsv41.local.scheduler import Request, Scheduler
-from dsv41.local.steps import NOBODY, Meter, Runner, Step
+from dsv41.local.engine.generation import Event, Generation, Job, Sampling
+from dsv41.local.engine.scheduler import Request, Scheduler
+from dsv41.local.engine.steps import NOBODY, Meter, Runner, Step
+from dsv41.local.model.comm import Alone
 from toy_model import SEEDED, VOCAB, NoiseModel, alone, job
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import pytest
 
 from dsv41 import questions
 from dsv41.guards.loop import LoopConfig
-from dsv41.local.settings import Guards
+from dsv41.local.http.settings import Guards
 from live_server import HELLO, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dsv41.local.engine import Engine
+    from dsv41.local.engine.loop import Engine
     from dsv41.questions import Question
 
 MODEL = "dsv41-fixture"

@@ -12,7 +12,7 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from dsv41.local.engine import Engine
+from dsv41.local.engine.loop import Engine
 from live_server import CHAT, ENDLESS, error_of, serving, until
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import openai
 import pytest
 
 from dsv41 import questions
-from dsv41.local.keys import Keys
+from dsv41.local.http.keys import Keys
 from live_server import CHAT, CONTEXT, HELLO, error_of, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dsv41.local.engine import Engine
+    from dsv41.local.engine.loop import Engine
 
 FEW = {"type": "object", "minProperties": 1}  # no grammar of tool markup can say that
 

@@ -8,7 +8,7 @@ import pytest
 
 from dsv41.errors import UsageError
 from dsv41.guards.loop import LoopConfig
-from dsv41.local.settings import Guards, Settings
+from dsv41.local.http.settings import Guards, Settings
 from dsv41.switches import SWITCHES
 
 

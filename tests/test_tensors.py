@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from dsv41.errors import CheckFailed
 from dsv41.geometry import prime_walk
-from dsv41.local import checkpoint, geometries, grid, writer
-from dsv41.local.config import ModelConfig
-from dsv41.local.head import Readout
-from dsv41.local.tensors import TensorSpec, specs
+from dsv41.local.fixture import checkpoint, geometries, grid, writer
+from dsv41.local.fixture.head import Readout
+from dsv41.local.fixture.tensors import TensorSpec, specs
+from dsv41.local.model.config import ModelConfig
 
 FLOATS = {"BF16": torch.bfloat16, "F32": torch.float32}
 

@@ -13,10 +13,11 @@ from safetensors import safe_open
 from dsv41.adapters.shard import axis_of
 from dsv41.errors import CheckFailed
 from dsv41.geometry import Shard
-from dsv41.local import geometries, grid, writer
-from dsv41.local.config import ModelConfig
-from dsv41.local.tensors import TensorSpec, specs
-from dsv41.local.weights import load_shard
+from dsv41.local.fixture import geometries, grid, writer
+from dsv41.local.fixture.tensors import TensorSpec, specs
+from dsv41.local.model.config import ModelConfig
+from dsv41.local.model.weights import load_shard
+from dsv41.rows import INDEX
 
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
@@ -166,7 +167,7 @@ def patched(small: Path, copy: Path, name: str, at: int, value: int) -> Path:
     """A copy of the checkpoint with one byte of a tensor changed."""
     for path in small.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
-    places = json.loads((copy / writer.INDEX).read_text())["weight_map"]
+    places = json.loads((copy / INDEX).read_text())["weight_map"]
     path = copy / places[name]
     content = bytearray(path.read_bytes())
     length = int.from_bytes(content[:8], "little")
@@ -196,7 +197,7 @@ def test_what_cannot_be_read_is_named(small: Path, config: ModelConfig, tmp_path
     shard = Shard(rank=0, tp=1)
     with pytest.raises(CheckFailed, match=r"D044 .*index.json"):
         load_shard(tmp_path, config=config, shard=shard)
-    (tmp_path / writer.INDEX).write_bytes((small / writer.INDEX).read_bytes())
+    (tmp_path / INDEX).write_bytes((small / INDEX).read_bytes())
     with pytest.raises(CheckFailed, match=r"D044 .*embed.weight in .*model-00001-of"):
         load_shard(tmp_path, config=config, shard=shard)
     for path in small.glob("*.safetensors"):

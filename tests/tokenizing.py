@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from dsv41.geometry import released_tokenizer
-from dsv41.local.constraint import Grammars
-from dsv41.local.prompt import Prompts
-from dsv41.local.tokenizer_files import packed_tokenizer
+from dsv41.local.fixture.tokenizer_files import packed_tokenizer
+from dsv41.local.http.constraint import Grammars
+from dsv41.local.http.prompt import Prompts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dsv41.local.generation import Job, Sampling
-from dsv41.local.sampling import Sampler
+from dsv41.local.engine.generation import Job, Sampling
+from dsv41.local.engine.sampling import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dsv41.local.constraint import EOS, VOCAB, Formed
+from dsv41.local.http.constraint import EOS, VOCAB, Formed
 from tokenizing import ids_of
 
 Ids = npt.NDArray[np.intp]

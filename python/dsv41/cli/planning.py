@@ -209,7 +209,7 @@ def _check(made: Made, talk: Talk) -> int:
     for rank, node in here:
         found += presence.on_node(made.profile, node, _read)
         if rank == 0 and made.fleet.api_key_file:
-            from dsv41.local import keys
+            from dsv41.local.http import keys
 
             keys.read_keys(Path(made.fleet.api_key_file))
     for finding in found:

@@ -57,7 +57,7 @@ def _meeting_port(args: Namespace) -> int:
 
 def _check_before_start(args: Namespace, state: run.RunDir, plan: Plan) -> None:
     """Whatever can be refused is refused before anything is made or started."""
-    from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
+    from dsv41.local.http import keys  # noqa: PLC0415 - only there with the local engine
 
     if args.api_key_file is not None:
         keys.read_keys(args.api_key_file)

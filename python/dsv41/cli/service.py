@@ -67,7 +67,7 @@ def smoke(args: Namespace, talk: Talk) -> int:
 
     key = None
     if args.api_key_file is not None:
-        from dsv41.local import keys  # noqa: PLC0415 - only there with the local engine
+        from dsv41.local.http import keys  # noqa: PLC0415 - only there with the local engine
 
         key = keys.read_keys(args.api_key_file).bearer()
     started = host.utc_now()

@@ -75,7 +75,7 @@ def prepare_state(state_dir: Path, chosen: profile.Profile, talk: Talk) -> list[
 def load_local_engine() -> ModuleType:
     """The local engine's preparation; UsageError D004 when its packages are not installed."""
     try:
-        from dsv41.local import prepare  # noqa: PLC0415 - torch is only there with the extra
+        from dsv41.local.fixture import prepare  # noqa: PLC0415 - torch is only there with the extra
     except ModuleNotFoundError as error:
         raise UsageError(
             "D004",

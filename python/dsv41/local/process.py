@@ -10,19 +10,19 @@ import torch
 
 from dsv41.geometry import Shard
 from dsv41.local import serving
-from dsv41.local.assembly import Parts, Peers, assemble
-from dsv41.local.comm import Alone
-from dsv41.local.engine import Engine, step_failed
-from dsv41.local.server import create_app
-from dsv41.local.settings import Settings
+from dsv41.local.engine.assembly import Parts, Peers, assemble
+from dsv41.local.engine.loop import Engine, step_failed
+from dsv41.local.http.server import create_app
+from dsv41.local.http.settings import Settings
+from dsv41.local.model.comm import Alone
 
 if TYPE_CHECKING:
     import argparse
     import socket
 
-    from dsv41.local.assembly import Assembled
-    from dsv41.local.comm import Comm
-    from dsv41.local.keys import Keys
+    from dsv41.local.engine.assembly import Assembled
+    from dsv41.local.http.keys import Keys
+    from dsv41.local.model.comm import Comm
     from dsv41.local.stopping import StopSignals
 
 log = logging.getLogger("dsv41")

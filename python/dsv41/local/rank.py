@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from dsv41.errors import Error, UsageError
 from dsv41.geometry import PARTITIONS
-from dsv41.local.keys import read_keys
+from dsv41.local.http.keys import read_keys
 from dsv41.local.stopping import StopSignals, die_with_parent
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from dsv41.local.engine import Engine
+    from dsv41.local.engine.loop import Engine
 
 GRACE = 4.0  # seconds for running requests at a stop
 LINGER = 2.0  # seconds that /health answers 503 after a failure

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible service: requests, prompts, answers, keys and metrics."""

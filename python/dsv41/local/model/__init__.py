@@ -1,0 +1,1 @@
+"""The architecture in torch: layers, caches, shards and their collectives."""
