@@ -1,0 +1,1 @@
+"""The changes to SGLang, one file each."""

@@ -1,0 +1,1 @@
+"""The changes to vLLM, one file each."""
