@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dsv41.local.fixture.head import Readout
 from dsv41.local.fixture.tensors import TensorSpec, specs
 from dsv41.local.model.config import ModelConfig
 
+GPU_DIGEST = "cba529da70171680c0654b56f10cd3000af1c24504730d7431bee36ca43f7a3c"
 FLOATS = {"BF16": torch.bfloat16, "F32": torch.float32}
 
 
@@ -98,8 +100,9 @@ def test_the_geometry_for_gpu_kernels(tmp_path: Path) -> None:
     assert config.num_attention_heads // config.o_groups == 8
     primes = prime_walk(5000, 48)
     assert list(config.engram_num_embeddings) == [sum(primes[:24]), sum(primes[24:])]
-    everything = list(specs(config))
-    assert round(sum(spec.bytes for spec in everything) / 1e6) == 748
+    everything = checkpoint.tensors_of("gpu")
+    # 786 tensors: as many as vLLM 0.33.0 was seen to map to its 209 parameters, none left over
+    assert (len(everything), sum(spec.bytes for spec in everything)) == (786, 748_239_184)
     layer = [spec for spec in everything if spec.name.startswith("layers.4.attn")]
     shards = writer.shard_tensors(layer, limit=2 << 20)
     writer.write_shards(tmp_path, shards, fill=filled)
@@ -108,6 +111,37 @@ def test_the_geometry_for_gpu_kernels(tmp_path: Path) -> None:
             shapes = {key: file.get_slice(key).get_shape() for key in list(file.keys())}
         assert shapes == {s.name: list(s.shape) for s in layer if s.name in shapes}
     assert len(list(tmp_path.glob("*.safetensors"))) == len(shards) > 1
+
+
+def test_the_geometry_with_drafts() -> None:
+    plain, drafts = checkpoint.tensors_of("gpu"), checkpoint.tensors_of("gpu-dspark")
+    assert [spec for spec in drafts if not spec.name.startswith("mtp.")] == plain
+    found = {spec.name: (spec.dtype, spec.shape) for spec in drafts if spec not in plain}
+    assert len(found) == 1024 - 786
+    for name, dtype, shape in (
+        ("mtp.0.main_proj.weight", "F8_E4M3", (1024, 3072)),
+        ("mtp.0.main_norm.weight", "BF16", (1024,)),
+        ("mtp.1.attn.attn_sink", "F32", (16,)),
+        ("mtp.1.ffn.experts.7.w2.weight", "I8", (1024, 128)),
+        ("mtp.2.ffn.gate.weight", "BF16", (8, 1024)),
+        ("mtp.2.markov_head.embed.weight", "BF16", (129280, 64)),
+        ("mtp.2.markov_head.head.weight", "BF16", (129280, 64)),
+        ("mtp.2.confidence_head.proj.weight", "F32", (1, 1088)),
+    ):
+        assert found[name] == (dtype, shape)
+    text = geometries.config("gpu-dspark")["text_config"]
+    text["num_nextn_predict_layers"] = 0
+    assert text == geometries.config("gpu")["text_config"]
+
+
+def test_the_values_of_the_geometry_for_gpus_are_those_of_the_golden_answers() -> None:
+    # all tensors by name, grid and shape, and the bytes of two layers' and the drafts' small ones
+    digest = sha256()
+    for spec in checkpoint.tensors_of("gpu-dspark"):
+        digest.update(repr(spec).encode())
+        if spec.bytes <= 1 << 16 and spec.name.startswith(("layers.1.", "layers.4.", "mtp.2.")):
+            digest.update(filled(spec))
+    assert digest.hexdigest() == GPU_DIGEST
 
 
 def filled(spec: TensorSpec) -> bytes | memoryview:
@@ -164,7 +198,7 @@ def test_a_file_that_is_no_head(tmp_path: Path, content: bytes) -> None:
 
 
 def test_an_unknown_geometry() -> None:
-    with pytest.raises(ValueError, match="'other' is none of fixture, gpu"):
+    with pytest.raises(ValueError, match="'other' is none of fixture, gpu, gpu-dspark"):
         geometries.config("other")
 
 
