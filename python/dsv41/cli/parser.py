@@ -156,10 +156,12 @@ def _add_plan(verbs: Any) -> None:
 
 def _add_data_verbs(verbs: Any) -> None:
     pack = _verb(
-        verbs, "pack", "verbs.pack", effect="changes hosts", says="Pack each rank's Engram rows."
+        verbs, "pack", "packing.pack", effect="changes hosts", says="Pack each rank's Engram rows."
     )
     _add_profile(pack)
     pack.add_argument("--dry-run", action="store_true", help="print the files and write nothing")
+    pack.add_argument("--plan", type=Path, metavar="FILE", help="pack for a rank of this Plan")
+    pack.add_argument("--rank", type=int, metavar="N", help="with --plan: which rank")
     rows = verbs.add_parser(
         "rows", help="look at packed row files [reads hosts]", allow_abbrev=False
     )
