@@ -221,9 +221,9 @@ def test_on_the_recipes_trees(name: str, tree: str) -> None:
     """Knobs of the profile for that tree; what the release does itself is the plugin's there."""
     chosen = profile_with(name, tree=tree, chunk=768)
     env = plan.plan(chosen, fleet_for(chosen), {}).ranks[0].env
-    assert env["DSV41_MAX_NEW_TOKENS"] == "32768"
+    assert env["SGLANG_MAX_NEW_TOKENS_LIMIT"] == "32768"
     assert env["DSV41_IMAGE_TEXT"] == "1"
-    assert "SGLANG_MAX_NEW_TOKENS_LIMIT" not in env
+    assert "DSV41_MAX_NEW_TOKENS" not in env
     assert ("SGLANG_ROCE_ALLREDUCE" in env) == (name == "tp4")
     assert chosen.knobs["block_verify"].omitted
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dsv41.adapters.adapter import Adapter
-from dsv41.adapters.sglang import mxfp8_b12x, scale_repair, tp_pad
+from dsv41.adapters.sglang import (
+    api_keys,
+    image_text,
+    loop_stop,
+    mxfp8_b12x,
+    prefill_empty_cache,
+    scale_repair,
+    thinking_alias,
+    tp_pad,
+)
 
 SGLANG: tuple[Adapter, ...] = (
     tp_pad.ADAPTER,
     scale_repair.ADAPTER,
     mxfp8_b12x.ADAPTER,
+    prefill_empty_cache.ADAPTER,
+    loop_stop.ADAPTER,
+    image_text.ADAPTER,
+    thinking_alias.ADAPTER,
+    api_keys.ADAPTER,
 )
 VLLM: tuple[Adapter, ...] = ()
 TABLES: dict[str, tuple[Adapter, ...]] = {"sglang": SGLANG, "vllm": VLLM}

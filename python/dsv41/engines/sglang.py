@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from dsv41 import switches
 from dsv41.engines import Launch, container, fabric, plugin
-from dsv41.engines.trees import ADAPTER, FLAG, Tree, tree
+from dsv41.engines.trees import Tree, tree
 from dsv41.fleet import Fleet
 from dsv41.profile import Profile
 
@@ -119,18 +118,12 @@ def _environment(profile: Profile, fleet: Fleet, rank: int, build: Tree) -> dict
         **fabric.environment(profile, node),
         **fabric.variables(profile, _VARIABLES),
         **plugin.environment(profile, fleet, rank, build),
-        **_output_cap(profile, build),
+        **_output_cap(profile),
         **(roce if profile.on("b12x_roce_cache") else {}),
     }
 
 
-def _output_cap(profile: Profile, build: Tree) -> dict[str, str]:
-    """By the engine's own limit, else by the plugin's; the engine has none for 0."""
+def _output_cap(profile: Profile) -> dict[str, str]:
+    """The engine's own limit, for chats, completions and its native API; it has none for 0."""
     limit = profile.get("max_new_tokens")
-    if limit is None:
-        return {}
-    if build.can("output_cap") == FLAG:
-        return {"SGLANG_MAX_NEW_TOKENS_LIMIT": str(limit)} if limit else {}
-    if build.can("output_cap") == ADAPTER:
-        return switches.render({"max_new_tokens": limit})
-    return {}
+    return {"SGLANG_MAX_NEW_TOKENS_LIMIT": str(limit)} if limit else {}

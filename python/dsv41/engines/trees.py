@@ -55,6 +55,10 @@ _SGLANG_ADAPTERS = dict.fromkeys(
     ADAPTER,
 )
 
+# SGLANG_MAX_NEW_TOKENS_LIMIT (sglang #22591): read in 0.5.16 (July 2026), 0.5.17, 0.5.19, 0.5.20,
+# 0.5.21 and 0.5.23, so the recipes' two builds, of the 10th and 16th of September, have it as well
+_SGLANG_OWN = {"output_cap": FLAG}
+
 # the patched library replaces the wheel's file in the image, so NCCL's ring is the image's affair
 _NCCL = {"nccl_ring": FLAG, "nccl_dual_domain": FLAG}
 
@@ -68,8 +72,8 @@ _TREES = (
         slice_multiple=128,
         capabilities={
             **_SGLANG_ADAPTERS,
+            **_SGLANG_OWN,
             **_NCCL,
-            "output_cap": FLAG,  # SGLANG_MAX_NEW_TOKENS_LIMIT
             "block_verify": FLAG,  # --speculative-use-block-verification
             "bounded_indexer": FLAG,  # sglang #40217, a default
             "decoder_replay": FLAG,
@@ -89,8 +93,8 @@ _TREES = (
         slice_multiple=128,
         capabilities={
             **_SGLANG_ADAPTERS,
+            **_SGLANG_OWN,
             **_NCCL,
-            "output_cap": ADAPTER,
             "image_text": ADAPTER,
             "decoder_replay": FLAG,
             "min_free_slots": FLAG,
@@ -108,8 +112,8 @@ _TREES = (
         slice_multiple=128,
         capabilities={
             **_SGLANG_ADAPTERS,
+            **_SGLANG_OWN,
             **_NCCL,
-            "output_cap": ADAPTER,
             "image_text": ADAPTER,
             "decoder_replay": FLAG,
             "min_free_slots": FLAG,
