@@ -8,6 +8,19 @@
       url = "github:nix-community/poetry2nix/ce2369db77f45688172384bbeb962bc6c2ea6f94";
       flake = false;
     };
+
+    # sources of engine parts, taken as they are. nix/pins.nix says how: by the hash in flake.lock,
+    # or as long as there is none by the SHA-256 in sources.manifest.
+    sglang.url = "github:sgl-project/sglang/f80c91a4b97e52e17fbcff088aa6b47b6270f6b9";
+    sglang.flake = false;
+    flashinfer.url = "github:flashinfer-ai/flashinfer/fb28d7242b3506a2348265962041acc1fb56cca4";
+    flashinfer.flake = false;
+    b12x.url = "github:local-inference-lab/b12x/a7d7d29b2ef8869086e0ceaa787321f17544e3c9";
+    b12x.flake = false;
+    sparkring.url = "github:FujitsuPolycom/sparkring/4aa030ad8757302a0a5961df918065987de89f4c";
+    sparkring.flake = false;
+    nccl.url = "github:NVIDIA/nccl/73cf112295c33aee2b895f329f592f2a9b4b0f97"; # v2.30.7-1
+    nccl.flake = false;
   };
 
   outputs =

@@ -1,4 +1,7 @@
-"""Write the reference pages that are made from data; tests/test_reference.py holds them to this."""
+"""Write the reference pages that are made from data, and the pins that Nix reads.
+
+tests/test_reference.py and tests/test_pins.py hold the committed files to this.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dsv41 import errors, example, fleet, profile
+from dsv41 import errors, example, fleet, pins, profile
 from dsv41.engines.trees import ABSENT, TREES
 from dsv41.knobs import KNOBS, REQUIRED
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
 
 KEYS = {
     "topology": "How the nodes are cabled: triangle, switch or ring.",
@@ -80,6 +84,18 @@ slots = { value = 8, why = "longer answers for fewer people" }
 
 It is named by its path: `--profile ./mine.toml`. `dsv41 plan --set slots=8` tries a value without
 a file. Knobs with a star cannot be omitted.
+
+"""
+LICENSES = """\
+# Licenses of what is fetched
+
+No third-party code is in this tree. What a build fetches is pinned by commit and hash in
+`sources.manifest` (single files) and `flake.lock` (inputs of the flake); `dsv41 pins` lists it,
+[NOTICE](../../NOTICE) credits it. The Python packages of `poetry.lock` carry their licenses in
+their own metadata. The licenses are those that the sources state themselves.
+
+Images that hold files of several licenses are built where they are used. dsv41 publishes none:
+NVIDIA's libraries in them are proprietary, and the recipe's patches are AGPL-3.0-or-later.
 
 """
 TREES_TEXT = """\
@@ -189,7 +205,38 @@ def _profile(shipped: profile.Profile) -> Iterator[str]:
         yield ""
 
 
-PAGES = {"fleet.md": fleet_page, "errors.md": errors_page, "profiles.md": profiles_page}
+def read_pins() -> tuple[pins.Pin, ...]:
+    """The pins of this checkout."""
+    return pins.read((ROOT / pins.MANIFEST).read_text(), (ROOT / pins.LOCK).read_text())
+
+
+def licenses_page() -> Iterator[str]:
+    """Every pinned source under its license."""
+    yield from LICENSES.splitlines()
+    found = read_pins()
+    for spdx in sorted({pin.license for pin in found}):
+        yield f"## {spdx}"
+        yield ""
+        rows = (
+            (f"`{pin.name}`", f"{pin.repository} at `{pin.commit[:12]}`", _whence(pin))
+            for pin in found
+            if pin.license == spdx
+        )
+        yield from _table(("source", "repository", "pinned in"), rows)
+        yield ""
+
+
+def _whence(pin: pins.Pin) -> str:
+    files = (pins.MANIFEST, pin.sha256), (pins.LOCK, pin.is_input)
+    return ", ".join(f"`{name}`" for name, there in files if there)
+
+
+PAGES = {
+    "errors.md": errors_page,
+    "fleet.md": fleet_page,
+    "licenses.md": licenses_page,
+    "profiles.md": profiles_page,
+}
 
 
 def page(name: str) -> str:
@@ -198,7 +245,8 @@ def page(name: str) -> str:
 
 
 def main() -> None:
-    """Write every page."""
+    """Write every page, and the pins for Nix."""
+    (ROOT / pins.FOR_NIX).write_text(pins.for_nix(read_pins()), encoding="utf-8")
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for name in PAGES:
         (REFERENCE / name).write_text(page(name), encoding="utf-8")

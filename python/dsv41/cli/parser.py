@@ -39,6 +39,7 @@ def _build() -> argparse.ArgumentParser:
     _add_service_verbs(verbs)
     _add_data_verbs(verbs)
     _add_judges(verbs)
+    _add_pins(verbs)
     _add_inner_verbs(verbs)
     return parser
 
@@ -222,6 +223,22 @@ def _add_judges(verbs: Any) -> None:
         "--samples", type=Path, metavar="FILE", help="JSON lines of a running engine"
     )
     diagnose.add_argument("--profile", default="tp3", metavar="P", help="default tp3")
+
+
+def _add_pins(verbs: Any) -> None:
+    pins = _verb(verbs, "pins", "pins.show", effect="offline", says="List every pinned source.")
+    inner = pins.add_subparsers(title="commands", metavar="COMMAND")
+    verify = _verb(
+        inner, "verify", "pins.verify", effect="reads hosts", says="Fetch and hash them all again."
+    )
+    verify.add_argument("names", nargs="*", metavar="NAME", help="these alone; see dsv41 pins")
+    verify.add_argument("--mirror", metavar="URL", help="fetch URL/HOST/PATH instead")
+    verify.add_argument("--dry-run", action="store_true", help="write nothing")
+    # a default of the inner command would undo what stands before it
+    for parser, default in ((pins, None), (verify, argparse.SUPPRESS)):
+        parser.add_argument(
+            "--root", type=Path, default=default, metavar="DIR", help="a checkout of dsv41"
+        )
 
 
 def _add_inner_verbs(verbs: Any) -> None:
