@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-csrc test-rows-long test-arm64 test-flags lint bench-local pictures reference
+.PHONY: help setup serve-local stop-local test test-nix test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures reference
 VENV := .venv/bin
 ARGS ?=
 
@@ -32,13 +32,22 @@ test-arm64: ## the C++ tests for aarch64 under qemu (g++-aarch64-linux-gnu, qemu
 	@csrc/tests/run.sh arm64
 
 test-flags: setup ## install SGLang on the CPU (3 GB, minutes) and ask its parser for every flag
-	@scripts/setup-flags.sh && $(VENV)/python -m pytest -m flags tests/test_flags.py $(ARGS)
+	@scripts/setup-engines.sh && $(VENV)/python -m pytest -m flags tests/test_flags.py $(ARGS)
+
+test-engines: ## install SGLang on the CPU (3 GB, minutes) and run the engine plugin in it, 0.5.23 and 0.5.21
+	@scripts/setup-engines.sh && scripts/test-engines.sh $(ARGS)
+
+test-gpu: ## row lookups in CUDA graphs, and vLLM where it is installed (PYTHON=python3 of the GPU machine)
+	@PYTHONPATH=python:$$PYTHONPATH $${PYTHON:-$(VENV)/python} -m pytest -m gpu -W default -s tests/gpu $(ARGS)
 
 lint: setup ## ruff, mypy, import-linter
 	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports
 
 bench-local: setup ## measure the local engine and write a receipt below docs/evidence
 	@OMP_NUM_THREADS=1 $(VENV)/python -m dsv41.local.bench $(ARGS)
+
+bench-pack: setup ## measure the packer and write a receipt below docs/evidence (25 GB written; minutes)
+	@$(VENV)/python scripts/bench_pack.py $(ARGS)
 
 pictures: setup ## draw the pictures of the docs again
 	@$(VENV)/python scripts/pictures.py

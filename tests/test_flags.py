@@ -15,8 +15,8 @@ from dsv41.engines.trees import FLAG, TREES
 from planned import fleet_for, planned, profile_with
 
 ROOT = Path(__file__).parent.parent
-FLAGS = ROOT / ".cache" / "flags"
-PYTHON = FLAGS / "sglang-0.5.23" / "bin" / "python"
+ENGINES = ROOT / ".cache" / "engines"
+PYTHON = ENGINES / "sglang-0.5.23" / "bin" / "python"
 PROFILES = ("tp3", "tp4", "tp4-ring")
 TREE = TREES["sglang-0.5.23"]
 
@@ -52,8 +52,8 @@ def ask(request: pytest.FixtureRequest, script: str, **question: Any) -> dict[st
     if "flags" not in str(request.config.getoption("-m")):
         pytest.skip("asks the real engines, which takes half a minute: make test-flags")
     if not PYTHON.exists():
-        pytest.skip(f"THE ENGINES ARE NOT INSTALLED in {FLAGS}: make test-flags installs them")
-    path = {"PYTHONPATH": str(FLAGS / "vllm-0.33.0")} if "vllm" in script else {}
+        pytest.skip(f"THE ENGINES ARE NOT INSTALLED in {ENGINES}: make test-flags installs them")
+    path = {"PYTHONPATH": str(ENGINES / "vllm-0.33.0")} if "vllm" in script else {}
     done = subprocess.run(
         [PYTHON, ROOT / "tests" / script],
         input=json.dumps(question),
