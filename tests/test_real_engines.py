@@ -9,5 +9,5 @@ PYTHON = Path(__file__).parent.parent / ".cache" / "engines" / "sglang-0.5.23" /
 
 def test_the_real_engines() -> None:
     if not PYTHON.exists():
-        pytest.skip("THE ENGINES ARE NOT INSTALLED (3 GB): make test-engines installs and runs them")
+        pytest.skip("THE ENGINES ARE NOT INSTALLED: make test-engines installs them (3 GB)")
     pytest.skip("the real engines have their own Python and run: make test-engines")
