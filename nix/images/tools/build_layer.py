@@ -1,7 +1,7 @@
 """Write a layer: `python build_layer.py SPEC.json OUT`.
 
 SPEC is `{"sources": [...], "rules": {path: owner or null}}` with the sources of
-`layer_sources.read`, the rules of `tar_layer.Layer`. Exit status 1 and one line for what is refused.
+`layer_sources.read`, the rules of `tar_layer.Layer`. What is refused: exit status 1 and one line.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     python oci_image.py digest SPEC.json OUT     the manifest's digest, one line
     python oci_image.py layout SPEC.json OUT     an OCI image layout whose blobs are links
+    python oci_image.py measure OUT NAME=FILE... diff_id and size of layers, as JSON
 
 SPEC (written by oci.nix):
     name, arch, os         what the image is called, and for which machine it is
@@ -115,17 +116,30 @@ def _measured(layer: Mapping[str, Any]) -> dict[str, Any]:
     blob = layer["blob"]
     size = Path(blob).stat().st_size if blob else layer["size"]
     if layer["diff_id"] is None:
-        digest = hashlib.sha256()
-        with Path(blob).open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        return {**layer, "digest": "sha256:" + digest.hexdigest(), "size": size}
+        return {**layer, "digest": _digest_of_file(Path(blob)), "size": size}
     if size != layer["size"]:
         raise Refused(
             f"D183 the layer {layer['comment']} has {size} bytes; it is listed with "
             f"{layer['size']}."
         )
     return {**layer, "digest": layer["diff_id"]}
+
+
+def _digest_of_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return "sha256:" + digest.hexdigest()
+
+
+def measure(names: list[str]) -> dict[str, dict[str, Any]]:
+    """`NAME=FILE` -> the digest and size that list the layer."""
+    files = {name: Path(file) for name, file in (word.split("=", 1) for word in names)}
+    return {
+        name: {"diff_id": _digest_of_file(file), "size": file.stat().st_size}
+        for name, file in files.items()
+    }
 
 
 def _renamed(layer: Mapping[str, Any], reference: str) -> dict[str, Any]:
@@ -151,10 +165,7 @@ def _config(
     inner["Env"] = _environment(inner.get("Env") or [], wanted["env"], wanted["prepend"])
     inner["Labels"] = {**(inner.get("Labels") or {}), **wanted["labels"]}
     rootfs = below.get("rootfs", {"diff_ids": []})
-    history = [
-        {"created": EPOCH, "created_by": f"dsv41: {layer['comment']}"}
-        for layer in own
-    ]  # fmt: skip
+    history = [{"created": EPOCH, "created_by": f"dsv41: {layer['comment']}"} for layer in own]
     return {
         **{k: v for k, v in below.items() if k not in ("container", "container_config", "id")},
         "architecture": spec["arch"],
@@ -169,10 +180,8 @@ def _config(
     }
 
 
-def _environment(
-    below: list[str], env: Mapping[str, str], prepend: Mapping[str, str]
-) -> list[str]:  # fmt: skip
-    """`NAME=value` lines in the base's order, then ours; `prepend` goes before a list of folders."""
+def _environment(below: list[str], env: Mapping[str, str], prepend: Mapping[str, str]) -> list[str]:
+    """`NAME=value` lines in the base's order, then ours; `prepend` goes before the base's value."""
     merged = dict(line.split("=", 1) for line in below)
     merged.update(env)
     for name, value in prepend.items():
@@ -182,11 +191,10 @@ def _environment(
 
 def _platform(spec: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, str]:
     found = {"architecture": spec["arch"], "os": spec["os"]}
-    for key in found:
-        if below and below.get(key) != found[key]:
+    for key, wanted in found.items():
+        if below and below.get(key) != wanted:
             raise Refused(
-                f"D182 the base's config says {key} {below.get(key)}; the image is for "
-                f"{found[key]}."
+                f"D182 the base's config says {key} {below.get(key)}; the image is for {wanted}."
             )
     return found | ({"variant": below["variant"]} if "variant" in below else {})
 
@@ -217,7 +225,11 @@ def write_layout(image: Image, out: Path) -> None:
 
 def main() -> int:
     """Do what is asked."""
-    what, spec, out = sys.argv[1:]
+    what, *words = sys.argv[1:]
+    if what == "measure":
+        Path(words[0]).write_text(json.dumps(measure(words[1:]), indent=2) + "\n")
+        return 0
+    spec, out = words
     try:
         image = assemble(json.loads(Path(spec).read_text()))
         if what == "layout":

@@ -10,19 +10,18 @@ Protocol: OCI distribution-spec 1.0; authentication by the 401 answer's WWW-Auth
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
 import re
 import shutil
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import BinaryIO
+
+from download import TIMEOUT, Refused, check, download
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -30,13 +29,6 @@ MANIFEST_TYPES = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-ATTEMPTS = 5
-TIMEOUT = 60.0
-CHUNK = 1 << 20
-
-
-class Refused(Exception):
-    """Bytes that are not the wanted ones, or none; the text begins with its code."""
 
 
 class Registry:
@@ -51,8 +43,13 @@ class Registry:
         self.reference = reference
         self._token: str | None = None
 
-    def open(self, kind: str, name: str, *, offset: int = 0) -> http.client.HTTPResponse:
-        """The answer for an object; asks for a token once when the registry wants one."""
+    def open(
+        self, kind: str, name: str, *, offset: int = 0, fresh: bool = False
+    ) -> http.client.HTTPResponse:
+        """The answer for an object; asks for a token when the registry wants one.
+
+        `fresh` says that the token was given just now, so that a second refusal is final.
+        """
         url = f"{self._url}/v2/{self.repository}/{kind}/{name}"
         request = urllib.request.Request(url)  # noqa: S310 - the reference is the operator's own
         request.add_header("Accept", ", ".join(MANIFEST_TYPES) if kind == "manifests" else "*/*")
@@ -64,18 +61,14 @@ class Registry:
         try:
             answer = urllib.request.urlopen(request, timeout=TIMEOUT)  # noqa: S310
         except urllib.error.HTTPError as error:
-            if error.code != http.HTTPStatus.UNAUTHORIZED or self._token:
+            if error.code != http.HTTPStatus.UNAUTHORIZED or fresh:
                 raise
+            # none yet, or one that ran out, as they do within minutes
             self._token = self._ask_token(error.headers.get("WWW-Authenticate", ""))
-            return self.open(kind, name, offset=offset)
+            return self.open(kind, name, offset=offset, fresh=True)
         if not isinstance(answer, http.client.HTTPResponse):
             raise Refused(f"D183 {self.reference} is not spoken to by HTTP.")
         return answer
-
-    def forget(self) -> bool:
-        """Forget the token; whether there was one."""
-        had, self._token = self._token is not None, None
-        return had
 
     def _ask_token(self, challenge: str) -> str:
         fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
@@ -99,59 +92,13 @@ def fetch(registry: Registry, kind: str, digest: str, out: Path) -> None:
                 shutil.copyfile(place, out)
                 return check(out, digest, source=str(place))
     with out.open("wb") as file:
-        _download(registry, kind, digest, file)
-    return check(out, digest, source=registry.reference)
-
-
-def check(path: Path, digest: str, *, source: str) -> None:
-    """Refused D183 unless the file has the digest."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            found.update(chunk)
-    if f"sha256:{found.hexdigest()}" != digest:
-        size = path.stat().st_size
-        raise Refused(
-            f"D183 {source} gave {size} bytes with SHA-256 {found.hexdigest()}; expected {digest}."
+        download(
+            lambda offset: registry.open(kind, digest, offset=offset),
+            file,
+            what=digest,
+            source=registry.reference,
         )
-
-
-def _download(registry: Registry, kind: str, digest: str, file: BinaryIO) -> None:
-    """All bytes, in several goes where the connection breaks off."""
-    problem = ""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(min(2.0**attempt, 10) / 10)
-        try:
-            problem = _go_on(registry, kind, digest, file)
-        except urllib.error.HTTPError as error:
-            problem = f"HTTP {error.code}"
-            if error.code == http.HTTPStatus.UNAUTHORIZED and registry.forget():
-                continue  # the token ran out, as they do within minutes
-            if error.code < 500 and error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
-                break
-        except (OSError, http.client.HTTPException) as error:
-            problem = str(error)
-        if not problem:
-            return
-    raise Refused(f"D183 {registry.reference} does not give {digest}: {problem}.")
-
-
-def _go_on(registry: Registry, kind: str, digest: str, file: BinaryIO) -> str:
-    """Read on from where the file ends; what is missing in words, or nothing.
-
-    A body that is cut off ends without an exception, so its length is compared.
-    """
-    with registry.open(kind, digest, offset=file.tell()) as answer:
-        if file.tell() and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            file.seek(0)  # the server starts again
-            file.truncate()
-        stated, before = answer.headers.get("Content-Length"), file.tell()
-        shutil.copyfileobj(answer, file, CHUNK)
-    got = file.tell() - before
-    if stated is not None and got != int(stated):
-        return f"{got} of {stated} bytes came"
-    return ""
+    return check(out, digest, source=registry.reference)
 
 
 def main() -> int:

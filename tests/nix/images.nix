@@ -1,0 +1,12 @@
+# The images on the stand-in for nixpkgs, for tests that drive nix itself: on a synthetic base, with
+# stubs of the engine's sources.
+{
+  bases ? ./bases,
+  system ? builtins.currentSystem,
+  sources ? ./stub/sources,
+}:
+let
+  lib = import ./hostpkgs/lib.nix;
+  pkgs = import ./hostpkgs { inherit lib system; };
+in
+import ../../nix/images { inherit pkgs bases sources; }
