@@ -118,6 +118,7 @@ let
     flatten = x: if isList x then concatLists (map flatten x) else [ x ];
     unique = foldl' (a: x: if elem x a then a else a ++ [ x ]) [ ];
     last = l: elemAt l (length l - 1);
+    take = n: l: genList (elemAt l) (if n < length l then n else length l);
     findFirst =
       p: default: l:
       let
@@ -127,7 +128,8 @@ let
 
     # strings
     optionalString = c: x: if c then x else "";
-    concatMapStrings = f: l: concatStringsSep "" (map f l);
+    concatStrings = concatStringsSep "";
+    concatMapStrings = f: l: concatStrings (map f l);
     concatMapStringsSep =
       sep: f: l:
       concatStringsSep sep (map f l);
@@ -145,6 +147,8 @@ let
         special = [ "\\" "[" "{" "(" ")" "^" "$" "*" "+" "?" "." "|" ];
       in
       replaceStrings special (map (c: "\\" + c) special);
+    removeSuffix =
+      p: s: if hasSuffix p s then substring 0 (stringLength s - stringLength p) s else s;
     removePrefix = p: s: if hasPrefix p s then substring (stringLength p) (-1) s else s;
     splitString = sep: s: filter isString (split (escapeRegex sep) s);
     toInt =

@@ -89,6 +89,7 @@ rec {
   };
   listOf = t: rec {
     name = "list of ${t.name}";
+    getSubOptions = t.getSubOptions or (_: { });
     check = isList;
     merge =
       loc: vs:
@@ -132,6 +133,12 @@ rec {
   unspecified = anything;
   submodule = m: {
     name = "submodule";
+    getSubOptions =
+      prefix:
+      (evalModules {
+        inherit prefix;
+        modules = [ m ];
+      }).options;
     check = v: isAttrs v || isFunction v;
     merge =
       loc: vs:
