@@ -81,6 +81,8 @@ def test_three_ranks_start_answer_and_stop(start: Start) -> None:
             lines = ranks.log(number).splitlines()
             assert lines
             assert all(line.startswith(f"rank {number}: ") for line in lines)
+            for layer in (1, 2):  # the row stores said what they had done
+                assert f"engram layer={layer} rank={number} of 3: rows=" in ranks.log(number)
 
 
 def test_one_rank_ends_a_running_request_at_a_stop(start: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,9 +13,11 @@ from dsv41.geometry import Shard
 from dsv41.local import serving
 from dsv41.local.engine.assembly import Parts, Peers, assemble
 from dsv41.local.engine.loop import Engine, step_failed
+from dsv41.local.engine.row_lines import RowLines
 from dsv41.local.http.server import create_app
 from dsv41.local.http.settings import Settings
 from dsv41.local.model.comm import Alone
+from dsv41.switches import read
 
 if TYPE_CHECKING:
     import argparse
@@ -60,17 +63,20 @@ def run(
             group=options.group,
         )
 
+    every = read(os.environ, "row_stats_seconds")
     rank = assemble(parts, join=join, say=log.info)
-    if listener is None:
-        status = follow(rank, signals)
-    else:
-        settings = Settings(
-            tokenizer=options.checkpoint / "tokenizer.json",
-            context=options.context,
-            keys=keys,
-            ranks=options.world,
-        )
-        status = lead(rank, settings, signals, listener, queue=options.queue)
+    with RowLines(rank.row_stats, shard=shard, seconds=every, say=log.info):
+        if listener is None:
+            status = follow(rank, signals)
+        else:
+            settings = Settings(
+                tokenizer=options.checkpoint / "tokenizer.json",
+                context=options.context,
+                keys=keys,
+                ranks=options.world,
+                service=options.group,
+            )
+            status = lead(rank, settings, signals, listener, queue=options.queue)
     if status == 0:
         rank.close()
     return status

@@ -39,7 +39,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rank", type=int, required=True, help="this rank, from 0")
     add("--world", type=int, required=True, help="number of ranks")
     add("--master", required=True, metavar="HOST:PORT", help="where the ranks meet")
-    add("--group", default="dsv41", help="a name that all ranks of this service have")
+    add(
+        "--group",
+        default="dsv41",
+        help="a name that all ranks of a service have; in /ready",
+    )
     add("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
     add("--rows", type=Path, required=True, help="folder of this rank's row files")
     add("--partition", choices=PARTITIONS, required=True, help="which rank owns which rows")

@@ -90,7 +90,7 @@ class _Pages:
     async def health(self, _: Request) -> Response:
         """200 while all ranks are there, else 503 with what failed."""
         if self._engine.alive:
-            return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "ok", "service": self._settings.service})
         says = self._engine.failure or "the engine is not running"
         return JSONResponse(envelope(says, kind="server_error", code="engine_failed"), 503)
 

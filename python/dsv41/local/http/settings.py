@@ -51,8 +51,9 @@ class Settings:
 
     tokenizer: path of tokenizer.json. context: tokens that prompt and answer may have together.
     guards: None reads the process environment. temperature, top_p: for requests that name none;
-    the fixture's fitted answers are greedy. ranks: of the engine behind. labels: further labels
-    of dsv41_build_info. keepalive: seconds of silence after which a stream gets a comment.
+    the fixture's fitted answers are greedy. ranks: of the engine behind. service: its name in
+    /ready, by which whoever started it knows it from another one. labels: further labels of
+    dsv41_build_info. keepalive: seconds of silence after which a stream gets a comment.
     """
 
     tokenizer: Path
@@ -64,6 +65,7 @@ class Settings:
     temperature: float = 0.0
     top_p: float = 1.0
     ranks: int = 1
+    service: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     body_bytes: int = 4 * 1024 * 1024  # the context is 4,096 tokens; larger ones hold up the ranks
     keepalive: float = 10.0
