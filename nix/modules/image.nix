@@ -9,6 +9,8 @@
 let
   inherit (lib) mkOption types;
   cfg = config.services.dsv41;
+  digest = (lib.importJSON ../images/digests.json).images.${toString cfg.profile} or null;
+  pinned = if digest == null then null else "localhost/dsv41/${cfg.profile}@${digest}";
   podman = lib.getExe pkgs.podman;
   skopeo = lib.getExe pkgs.skopeo;
   # podman knows a copied image by name and digest
@@ -33,9 +35,10 @@ in
   options.services.dsv41.image = {
     reference = mkOption {
       type = types.nullOr types.str;
-      default = null;
-      example = "localhost/dsv41@sha256:0000000000000000000000000000000000000000000000000000000000000000";
-      description = "Image of the engine with its digest; null is the one that this version of dsv41 has pinned.";
+      default = pinned;
+      defaultText = lib.literalExpression "the image that this version of dsv41 has pinned for the profile, or null";
+      example = "localhost/dsv41/tp3@sha256:0000000000000000000000000000000000000000000000000000000000000000";
+      description = "Image of the engine with its digest. Without one the Plan is refused.";
     };
     source = mkOption {
       type = types.nullOr types.str;

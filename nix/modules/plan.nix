@@ -52,6 +52,12 @@ let
   planCommand = "${lib.getExe cfg.package} plan ${lib.escapeShellArgs arguments}";
   plan = pkgs.runCommand "dsv41-plan.json" { } ''
     ${planCommand} --json > "$out"
+    # a rank without an image could only refuse to start
+    if grep -q '"image":null' "$out"; then
+      echo "services.dsv41: no image is pinned for profile ${baseNameOf "${cfg.profile}"}." >&2
+      echo "  fix: nix build .#image-PROFILE, then set services.dsv41.image.reference to its name@sha256:..." >&2
+      exit 1
+    fi
   '';
 
   ranks = lib.listToAttrs (imap0 (rank: node: lib.nameValuePair node.name rank) cfg.nodes);

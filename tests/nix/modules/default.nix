@@ -15,7 +15,10 @@ let
         module
         fleet
         { _module.args.pkgs = pkgs; }
-        { networking.hostName = lib.mkDefault "spark1"; }
+        {
+          networking.hostName = lib.mkDefault "spark1";
+          services.dsv41.image.reference = lib.mkDefault image;
+        }
         extra
       ];
     }).config;
@@ -45,7 +48,6 @@ let
   };
   image = "localhost/dsv41@sha256:${lib.concatStrings (lib.genList (_: "ab") 32)}";
   pulled = three (dsv41 {
-    image.reference = image;
     image.source = "oci:/var/lib/dsv41/image";
   });
 in
@@ -129,7 +131,7 @@ in
     three = head.services.dsv41.plan;
     four = (four { }).services.dsv41.plan;
     ring = (ring { }).services.dsv41.plan;
-    with-everything = (three (dsv41 (nfs // { apiKeyFile = "/run/secrets/keys"; knobs.context = 131072; image.reference = image; }))).services.dsv41.plan;
+    with-everything = (three (dsv41 (nfs // { apiKeyFile = "/run/secrets/keys"; knobs.context = 131072; }))).services.dsv41.plan;
   };
 
   # commands that `dsv41 plan` must refuse with the code that is their name
