@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsv41.adapters import shard as sharding
 from dsv41.errors import CheckFailed
-from dsv41.geometry import AttentionPadding, ExpertPadding, Shard, pad_vocab, selection_bias
+from dsv41.geometry import (
+    AttentionPadding,
+    ExpertPadding,
+    Shard,
+    pad_attention,
+    pad_experts,
+    pad_vocab,
+    selection_bias,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +43,54 @@ class Widths:
     q_lora_rank: int
     o_lora_rank: int
     block: tuple[int, int] = (sharding.BLOCK, sharding.BLOCK)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """What a model is padded to; `experts` are the draft's, None where it has none."""
+
+    attention: AttentionPadding
+    experts: ExpertPadding | None
+
+    @property
+    def pads_heads(self) -> bool:
+        """Whether heads and groups are padded at all."""
+        return self.attention.padded_groups != self.attention.groups
+
+    @property
+    def pads_experts(self) -> bool:
+        """Whether the draft's experts are."""
+        return self.experts is not None and self.experts.padded != self.experts.real
+
+    def changes(self) -> dict[str, int]:
+        """The configuration's keys that change, with their new values."""
+        found = {}
+        if self.pads_heads:
+            found["num_attention_heads"] = self.attention.padded_heads
+            found["o_groups"] = self.attention.padded_groups
+        if self.experts is not None and self.pads_experts:
+            found["dspark_n_routed_experts"] = self.experts.padded
+        return found
+
+
+def counts_for(config: Any, *, tp: int, ep: int, layout: str) -> Counts:
+    """Work out the padding of a flat V4.1 configuration.
+
+    Args:
+        config: an object with `num_attention_heads` and `o_groups` as published.
+        tp: ranks of the attention.
+        ep: ranks that share the experts, each holding whole ones.
+        layout: `legal` or `balanced`.
+
+    Raises:
+        UsageError: D092, when the heads cannot be padded so.
+    """
+    draft = int(getattr(config, "dspark_n_routed_experts", 0) or 0)
+    heads, groups = config.num_attention_heads, config.o_groups
+    return Counts(
+        attention=pad_attention(heads=heads, groups=groups, tp=tp, layout=layout),
+        experts=pad_experts(draft, tp=ep) if draft else None,
+    )
 
 
 def pad_heads(name: str, tensor: Tensor, *, attention: AttentionPadding, widths: Widths) -> Tensor:

@@ -15,10 +15,11 @@ kernel, since the engine's backend cuts q back to the layer's heads before it.
 Why: 64 heads and 8 groups do not divide by three, and the engine's linears refuse that. What reads
 the counts in 0.5.21 and 0.5.23 is `MqaAttentionBase` alone: both projections, the sink that
 `_local_attn_sink` cuts, the view of wo_a. Not the indexers (their heads stand on every rank), the
-cache pools (one key-value head), the vision tower (whole on every rank) or the vocabulary (padded
-upstream). FP8 scales are padded in blocks of 32x32 beside their weights; wo_a becomes bf16 inside
-`load_weights`, after this. The draft's attention pads q to 64 by itself in every layout.
-ModelConfig keeps 64 heads, for metrics and other backends. With EP 1 no draft expert is padded.
+cache pools (one key-value head) or the vision tower (whole on every rank). FP8 scales are padded
+in blocks of 32x32 beside their weights; wo_a becomes bf16 inside `load_weights`, after this. The
+draft's attention pads q to 64 by itself in every layout. ModelConfig keeps 64 heads, for metrics
+and other backends. With EP 1 no draft expert is padded. 0.5.23 pads the vocabulary to a multiple
+of the ranks (129,408 rows at three); 0.5.21 does so on CPUs alone, so its padding is widened here.
 
 Effect: three ranks start at all: 51.0 tok/s for one stream with the three-Spark recipe's own
 padding (MiaAI-Lab README). `balanced` is not measured; `dsv41 plan` says the bytes that it saves.
@@ -35,57 +36,23 @@ import logging
 import os
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from dsv41 import switches
 from dsv41.adapters import padding, shard
 from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.errors import CheckFailed
-from dsv41.geometry import (
-    LAYOUTS,
-    LEGAL_LOCAL_HEADS,
-    AttentionPadding,
-    ExpertPadding,
-    pad_attention,
-    pad_experts,
-)
+from dsv41.geometry import LAYOUTS, LEGAL_LOCAL_HEADS
 
 log = logging.getLogger(__name__)
+VOCABULARY = "sglang.srt.layers.vocab_parallel_embedding.VocabParallelEmbedding"
 TARGET = "sglang.srt.models.deepseek_v4.DeepseekV4ForCausalLM"
 DRAFT = "sglang.srt.models.deepseek_v4_dspark.DeepseekV4ForCausalLMDSpark"
 DECODE = "sglang.srt.models.deepseek_v4.MqaAttentionBase._kernel_num_heads"
 KERNEL = "sglang.kernels.ops.attention.flash_mla_sm120.flash_mla_with_kvcache_sm120"
 
 Arguments = tuple[tuple[object, ...], dict[str, object]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
-    """What a model is padded to; `experts` are the draft's, None where it has none."""
-
-    attention: AttentionPadding
-    experts: ExpertPadding | None
-
-    @property
-    def pads_heads(self) -> bool:
-        """Whether heads and groups are padded at all."""
-        return self.attention.padded_groups != self.attention.groups
-
-    @property
-    def pads_experts(self) -> bool:
-        """Whether the draft's experts are."""
-        return self.experts is not None and self.experts.padded != self.experts.real
-
-    def changes(self) -> dict[str, int]:
-        """The configuration's keys that change, with their new values."""
-        found = {}
-        if self.pads_heads:
-            found["num_attention_heads"] = self.attention.padded_heads
-            found["o_groups"] = self.attention.padded_groups
-        if self.experts is not None and self.pads_experts:
-            found["dspark_n_routed_experts"] = self.experts.padded
-        return found
 
 
 def layout_of(environ: Mapping[str, str]) -> str:
@@ -97,25 +64,6 @@ def layout_of(environ: Mapping[str, str]) -> str:
     return layout
 
 
-def counts_for(config: Any, *, tp: int, ep: int, layout: str) -> Counts:
-    """Work out the padding of a flat V4.1 configuration.
-
-    Args:
-        config: the engine's, with `num_attention_heads` and `o_groups` as published.
-        tp: ranks of the attention.
-        ep: ranks that share the experts, each holding whole ones.
-        layout: `legal` or `balanced`.
-
-    Raises UsageError D092 when the heads cannot be padded so.
-    """
-    draft = int(getattr(config, "dspark_n_routed_experts", 0) or 0)
-    heads, groups = config.num_attention_heads, config.o_groups
-    return Counts(
-        attention=pad_attention(heads=heads, groups=groups, tp=tp, layout=layout),
-        experts=pad_experts(draft, tp=ep) if draft else None,
-    )
-
-
 def build(
     original: Callable[..., None], model: Any, config: Any, *args: object, **kwargs: object
 ) -> None:
@@ -124,7 +72,7 @@ def build(
 
     parallel = get_parallel()
     tp, ep = parallel.attn_tp_size, parallel.moe_ep_size
-    counts = counts_for(config, tp=tp, ep=ep, layout=layout_of(os.environ))
+    counts = padding.counts_for(config, tp=tp, ep=ep, layout=layout_of(os.environ))
     padded = copy.copy(config)  # the engine's own stays as published: the draft is built from it
     for key, value in counts.changes().items():
         old = getattr(config, key)
@@ -132,6 +80,21 @@ def build(
         setattr(padded, key, value)
     original(model, padded, *args, **kwargs)
     model.dsv41_counts = counts
+
+
+def pad_vocabulary(
+    layer: object, num_embeddings: int, *args: object, **kwargs: Any
+) -> Arguments | None:
+    """Pad the vocabulary's rows so that they divide, as 0.5.23 does by itself."""
+    from sglang.srt.runtime_context import get_parallel  # noqa: PLC0415 - as above
+
+    step, parallel = kwargs.get("padding_size", 64), get_parallel()
+    group = parallel.attn_tp_size if kwargs.get("use_attn_tp_group") else parallel.tp_size
+    tp = group if kwargs.get("enable_tp", True) else 1
+    rows = kwargs.get("org_num_embeddings") or num_embeddings
+    if -(-rows // step) * step % tp == 0:
+        return None
+    return (layer, num_embeddings, *args), {**kwargs, "padding_size": lcm(step, tp)}
 
 
 def load_target(
@@ -156,15 +119,15 @@ def load_draft(
     return (model, weights, *args), kwargs
 
 
-def _counts(model: Any) -> Counts:
-    counts: Counts | None = getattr(model, "dsv41_counts", None)
+def _counts(model: Any) -> padding.Counts:
+    counts: padding.Counts | None = getattr(model, "dsv41_counts", None)
     if counts is None:
         raise _unpadded(f"{type(model).__name__} was not built from padded counts")
     return counts
 
 
 def _heads(
-    model: Any, counts: Counts, weights: Iterable[padding.Named], *, of_draft: bool
+    model: Any, counts: padding.Counts, weights: Iterable[padding.Named], *, of_draft: bool
 ) -> Iterator[padding.Named]:
     config, block = model.config, getattr(model.quant_config, "weight_block_size", None)
     widths = padding.Widths(
@@ -237,6 +200,12 @@ ADAPTER = Adapter(
     engines=("sglang",),
     trees=("sglang-0.5.23", "sglang-branch", "sglang-base"),
     hooks=(
+        Hook(
+            target=f"{VOCABULARY}.__init__",
+            kind="before",
+            call=pad_vocabulary,
+            takes=("num_embeddings", "padding_size", "enable_tp", "use_attn_tp_group"),
+        ),
         Hook(target=f"{TARGET}.__init__", kind="around", call=build, takes=("config",)),
         Hook(target=f"{DRAFT}.__init__", kind="around", call=build, takes=("config",)),
         Hook(target=f"{TARGET}.load_weights", kind="before", call=load_target, takes=("weights",)),
