@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures reference
+.PHONY: help setup serve-local stop-local test test-nix test-image-local test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures reference
 VENV := .venv/bin
 ARGS ?=
 
@@ -21,6 +21,9 @@ test: setup ## run the tests
 
 test-nix: setup ## evaluate and build the flake offline, on a stand-in for nixpkgs
 	@scripts/test-nix.sh
+
+test-image-local: setup ## build image-local (330 MB of packages, minutes) and run it under podman
+	@scripts/test-image-local.sh $(ARGS)
 
 test-csrc: ## the C++ tests below ASan and UBSan, and the C library by its one command
 	@csrc/tests/run.sh all

@@ -403,7 +403,8 @@ def test_a_wheel_of_another_name_is_refused(tmp_path: Path) -> None:
 
 def build(spec: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
     (tmp_path / "spec").write_text(json.dumps(spec))
-    command = [sys.executable, TOOLS / "build_layer.py", tmp_path / "spec", tmp_path / "out"]
+    files = [str(tmp_path / "spec"), str(tmp_path / "out")]
+    command = [sys.executable, str(TOOLS / "build_layer.py"), *files]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
