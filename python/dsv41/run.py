@@ -19,14 +19,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dsv41 import host
 from dsv41.errors import EngineFailed, Unsafe, UsageError
-from dsv41.plan import Plan, Rank, parse
+from dsv41.foreground import TERM_PATIENCE, Foreground, require_adapters
+from dsv41.plan import LOCAL, Plan, Rank, parse
 
-TERM_PATIENCE = 8.0  # seconds; a rank answers its running requests within 5 s of a TERM
 STOP_PATIENCE = 15.0
 
 
@@ -170,28 +169,19 @@ def exec_rank(
 ) -> int:
     """Run one rank of a Plan in the foreground; signals go on to it; its exit status.
 
+    An engine that carries the plugin starts only after a preflight; Unsafe D144 when that says no.
     A rank that a signal killed counts as a failed engine (4). One that does not end within
     TERM_PATIENCE of the first signal is killed. With `parent`, all ends when that process does.
     """
     if not 0 <= rank < len(plan.ranks):
         raise UsageError("D064", f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.")
-    argv = _command(plan, plan.ranks[rank])
+    here, argv = plan.ranks[rank], _command(plan, plan.ranks[rank])
     if parent is not None:
         host.die_with_parent(parent)
-    child = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, env={**environ, **plan.ranks[rank].env}, process_group=0
-    )
-
-    def forward(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(number)
-        if not killer.is_alive():
-            killer.start()
-
-    killer = threading.Timer(TERM_PATIENCE, child.kill)
-    killer.daemon = True
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, forward)
-    return _as_status(child.wait())
+    at = Foreground()
+    if plan.engine != LOCAL:
+        require_adapters(at, here, plan.engine, environ)
+    return _as_status(at.run(argv, {**environ, **here.env}))
 
 
 def stop_service(state_dir: str | Path) -> str:
