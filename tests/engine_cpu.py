@@ -6,6 +6,7 @@ declared operators cure it. The library object must live as long as the process.
 
 import torch
 
-OPERATORS = torch.library.Library("torchvision", "DEF")
+OPERATORS = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 for name in ("nms", "qnms"):
-    OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    takes = "(Tensor dets, Tensor scores, float iou_threshold)"
+    OPERATORS.define(f"{name}{takes} -> Tensor")  # type: ignore[no-untyped-call]

@@ -27,7 +27,8 @@ class Hook:
     **kwargs) -> result; "replace" is call(original) -> replacement, the only one for a class.
     takes: parameters of the target (of `__init__`, for a class) that the hook relies on; one that
     is missing is drift, D142.
-    optional: some trees lack the target; the hook is installed where it exists.
+    optional: some trees lack the target; the hook is installed where it exists, and elsewhere a
+    warning says that it is not.
     """
 
     target: str

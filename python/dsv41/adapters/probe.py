@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.errors import CheckFailed, Error
 
+log = logging.getLogger(__name__)
 MEND = "use the image that the Plan names, or turn the adapter off: dsv41 explain adapters"
 
 
@@ -98,8 +100,19 @@ def problems_of_hooks(who: str, hooks: Iterable[Hook]) -> Iterator[Error]:
         except (LookupError, ImportError) as error:
             if isinstance(error, ImportError) or not hook.optional:
                 yield _missing(f"{who} hooks", hook.target, error)
+            else:
+                log.warning("dsv41 %s does without %s: %s", who, hook.target, error)
             continue
+        yield from _inherited(who, hook, place)
         yield from _drift(who, hook, place.value)
+
+
+def _inherited(who: str, hook: Hook, place: Place) -> Iterator[Error]:
+    """A method that moved to a base class is another method: the base's serves others too."""
+    if isinstance(place.owner, type) and place.name not in vars(place.owner):
+        has = next((kind for kind in place.owner.__mro__ if place.name in vars(kind)), None)
+        reason = LookupError(f"{place.owner.__name__} inherits it from {has and has.__name__}")
+        yield _missing(f"{who} hooks", hook.target, reason)
 
 
 def _missing(who: str, target: str, error: Exception) -> CheckFailed:
