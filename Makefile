@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-image-local test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures reference
+.PHONY: help setup serve-local stop-local test test-nix test-image-local test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures digests reference
 VENV := .venv/bin
 ARGS ?=
 
@@ -54,6 +54,9 @@ bench-pack: setup ## measure the packer and write a receipt below docs/evidence 
 
 pictures: setup ## draw the pictures of the docs again
 	@$(VENV)/python scripts/pictures.py
+
+digests: ## write the digests of the images again (needs nix)
+	@python3 scripts/image_digests.py $(ARGS)
 
 reference: setup ## write the generated reference pages again
 	@$(VENV)/python scripts/reference.py

@@ -9,12 +9,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dsv41.digests import known as digests_known
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "tests" / "nix" / "images.nix"
@@ -319,3 +322,37 @@ def test_a_listed_hash_that_is_wrong_is_refused(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "hash mismatch in fixed-output derivation" in done.stderr
     assert "layer-wrong-" in done.stderr
+
+
+def test_digests_are_listed_where_they_are_known(tmp_path: Path) -> None:
+    """`make digests`, on the synthetic base: the recipe's images have one, the others not yet."""
+    listed = tmp_path / "digests.json"
+    shutil.copy(ROOT / "nix" / "images" / "digests.json", listed)
+
+    def digests(*words: str) -> subprocess.CompletedProcess[str]:
+        script = [sys.executable, str(ROOT / "scripts" / "image_digests.py"), "--list", str(listed)]
+        return subprocess.run(
+            [*script, *words, "--impure", "--file", str(IMAGES)],
+            env={
+                **os.environ,
+                "NIX_CONFIG": CONFIG,
+                "DSV41_SITE": sysconfig.get_path("purelib"),
+                "PATH": f"{NIX.parent}:{os.environ['PATH']}",
+            },
+            check=False,
+            text=True,
+            capture_output=True,
+        )
+
+    assert digests().returncode == 0
+    images = json.loads(listed.read_text())["images"]
+    assert {name for name, digest in images.items() if digest} == {"tp3-recipe", "tp4-recipe"}
+    assert images["tp3-recipe"] == built("image-tp3-recipe.digest").read_text().strip()
+    assert set(digests_known(listed)) == {"tp3-recipe", "tp4-recipe"}
+    assert digests("--check").returncode == 0
+    listed.write_text(listed.read_text().replace(images["tp3-recipe"], f"sha256:{'0' * 64}"))
+    stale = digests("--check")
+    assert (stale.returncode, stale.stderr) == (
+        1,
+        "image_digests: tp3-recipe changed; run: make digests\n",
+    )

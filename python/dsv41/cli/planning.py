@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dsv41 import digests, profile
 from dsv41 import fleet as fleets
 from dsv41 import plan as plans
-from dsv41 import profile
 from dsv41.cli import options
 from dsv41.cli.parser import DEFAULT_STATE_DIR
 from dsv41.cli.talk import Talk
@@ -74,10 +74,20 @@ def _make(args: Namespace) -> Made:
 
 
 def _plan(args: Namespace, chosen: profile.Profile, fleet: fleets.Fleet) -> plans.Plan:
-    pins = {}
+    return plans.plan(chosen, fleet, _images(args, chosen), tables=_digests(fleet))
+
+
+def _images(args: Namespace, chosen: profile.Profile) -> dict[str, str]:
+    """The image of the profile: --image, else by the flake's digest; none where neither is known.
+
+    The local engine runs as processes here, in no image.
+    """
+    if chosen.engine == "local":
+        return {}
     if args.image is not None:
-        pins[chosen.name] = options.image(args.image)
-    return plans.plan(chosen, fleet, pins, tables=_digests(fleet))
+        return {chosen.name: options.image(args.image)}
+    image = digests.known().get(digests.image_name(chosen.name, tree=chosen.tree))
+    return {} if image is None else {chosen.name: image}
 
 
 def _profile(args: Namespace, name: str) -> profile.Profile:
