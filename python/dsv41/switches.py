@@ -115,6 +115,7 @@ _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
     ("engram_partition", "DSV41_ENGRAM_PARTITION", "weighted", "How rows are split over ranks."),
     ("engram_engine", "DSV41_ENGRAM_ENGINE", "auto", "Read engine of the row store."),
     ("engram_prefetch", "DSV41_ENGRAM_PREFETCH", 0, "Read rows on a side stream, early; 0 is off."),
+    ("engram_check", "DSV41_ENGRAM_CHECK", 0, "Read every row a second way and compare; 0 is off."),
     ("row_threads", "DSV41_IO_THREADS", 32, "Threads that read rows."),
     ("row_cache_gib", "DSV41_CACHE_GIB", 0, "Memory of the row cache of one rank, GiB."),
     ("row_cache_ways", "DSV41_CACHE_WAYS", 4, "Ways of a set of the row cache."),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dsv41.adapters.adapter import Adapter
 from dsv41.adapters.sglang import (
     api_keys,
+    engram_nvme,
+    engram_prefetch,
     image_text,
     loop_stop,
     mxfp8_b12x,
@@ -15,6 +17,8 @@ from dsv41.adapters.sglang import (
 )
 
 SGLANG: tuple[Adapter, ...] = (
+    engram_nvme.ADAPTER,
+    engram_prefetch.ADAPTER,
     tp_pad.ADAPTER,
     scale_repair.ADAPTER,
     mxfp8_b12x.ADAPTER,
