@@ -24,7 +24,7 @@
   };
 
   outputs =
-    { nixpkgs, poetry2nix, ... }:
+    { nixpkgs, poetry2nix, ... }@inputs:
     let
       inherit (nixpkgs) lib;
       systems = [
@@ -42,6 +42,7 @@
           inherit pkgs;
           packages = import ./nix/packages {
             inherit pkgs;
+            pins = import ./nix/pins.nix { inherit pkgs inputs; };
             poetry2nix = import poetry2nix { inherit pkgs; };
           };
         };
@@ -51,7 +52,13 @@
       packages = each (
         { packages, ... }:
         {
-          inherit (packages) dsv41 local-env row-store;
+          inherit (packages)
+            dsv41
+            local-env
+            nccl-sparkring
+            row-store
+            sources
+            ;
           default = packages.dsv41;
         }
       );

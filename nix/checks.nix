@@ -38,6 +38,7 @@ in
     else
       throw "tests/nix/parity.json and the lib differ in: ${toString differing}";
 
-  # every package is a check too
+  # every package that is built without network is a check too
   inherit (packages) dsv41 local-env row-store;
 }
+// import ../tests/nix/sources.nix { inherit pkgs; }

@@ -1,5 +1,9 @@
 # Our packages on one system's nixpkgs.
-{ pkgs, poetry2nix }:
+{
+  pkgs,
+  pins,
+  poetry2nix,
+}:
 let
   inherit (pkgs) callPackage;
   env =
@@ -13,6 +17,8 @@ let
     row-store = callPackage ./row-store.nix { };
     dsv41 = callPackage ./dsv41.nix { };
     local-env = env [ "local" ];
+    sources = callPackage ./sources.nix { inherit pins; };
+    nccl-sparkring = callPackage ./nccl-sparkring.nix { inherit pins; };
     # with what the tests need; for checks and the shell
     dev-env = env [
       "local"

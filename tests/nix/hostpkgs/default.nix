@@ -19,6 +19,7 @@ let
       pname = attrs.pname or attrs.name;
       version = attrs.version or "";
       meta = attrs.meta or { };
+      overrideAttrs = f: mkDerivation (attrs // f attrs);
     }
     // attrs.passthru or { };
 
@@ -42,6 +43,20 @@ let
     runCommand =
       name: attrs: buildCommand:
       mkDerivation ({ inherit name buildCommand; } // attrs);
+    # evaluated only: nothing is fetched here
+    fetchurl =
+      {
+        name,
+        url,
+        sha256,
+      }:
+      mkDerivation {
+        inherit name url;
+        outputHashMode = "flat";
+        outputHashAlgo = "sha256";
+        outputHash = sha256;
+        buildCommand = "curl --fail --location --output $out $url";
+      };
     writeTextFile =
       {
         name,
@@ -92,10 +107,20 @@ let
         buildCommand = "touch $out";
       };
 
+    # evaluated only: there is no CUDA here
+    config.allowUnfree = true;
+    cudaPackages.nccl = mkDerivation {
+      pname = "nccl";
+      version = "2.30.7-1";
+      buildCommand = "exit 1";
+    };
+
     cmake = python.tool "cmake";
     ninja = python.tool "ninja";
     gnumake = hostTool "make";
     gcc = hostTool "g++";
+    patch = hostTool "patch";
+    patchelf = hostTool "patchelf";
     shellcheck = hostTool "shellcheck";
     inherit (python) python3;
   };

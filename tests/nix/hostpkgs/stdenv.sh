@@ -30,5 +30,9 @@ if [ -n "${buildCommand:-}" ]; then
 fi
 cp -r --no-preserve=mode,ownership,timestamps "$src" source
 cd source
+for patch in ${patches:-}; do patch --strip=1 --input="$patch"; done
 eval "${postPatch:-}"
+eval "${buildPhase:-}"
 eval "$installPhase"
+eval "${postInstall:-}"
+[ -z "${doInstallCheck:-}" ] || eval "$installCheckPhase"
