@@ -15,6 +15,11 @@ in
     exec ${packages.local-env}/bin/python -m dsv41 serve --profile local "$@"
   '';
 
+  # in a checkout, which it writes to: the narHash of inputs that have none yet
+  pins-verify = app "pins-verify" "Fetch every pinned source and hash it again" ''
+    exec ${lib.getExe packages.dsv41} pins verify "$@"
+  '';
+
   default = app "dsv41-next" "Say which commands to run next" ''
     cat <<'EOF'
     nix run .#serve-local                                   serve the tiny model on port 8888

@@ -38,6 +38,25 @@ in
     else
       throw "tests/nix/parity.json and the lib differ in: ${toString differing}";
 
+  # the scripts of this tree; nixpkgs checks those of the apps itself
+  shell =
+    pkgs.runCommand "check-shell"
+      {
+        nativeBuildInputs = [ pkgs.shellcheck ];
+        src = lib.fileset.toSource {
+          root = ../.;
+          fileset = lib.fileset.unions [
+            ../.ci/run
+            ../scripts
+          ];
+        };
+      }
+      ''
+        cd "$src"
+        shellcheck .ci/run scripts/*.sh
+        touch "$out"
+      '';
+
   # every package that is built without network is a check too
   inherit (packages) dsv41 local-env row-store;
 }

@@ -5,6 +5,7 @@
 #   sglang-0.5.21   that wheel, unpacked; first on PYTHONPATH of the same venv (1 minute less, 3 GB less)
 #   vllm-0.33.0     vLLM's Python files; its libraries need a GPU's
 # About 0.7 GB to download, 3 GB on disk, a few minutes.
+# shellcheck disable=SC2086 # the requirements are lists of words
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

@@ -24,6 +24,12 @@ python3.pkgs.buildPythonPackage {
     cmake
     ninja
   ];
+  # as one unit: its headers are then read once, which is half of the compiler's time. A type of
+  # an anonymous namespace looks like one of a header then.
+  env = {
+    SKBUILD_CMAKE_DEFINE = "CMAKE_UNITY_BUILD=ON;CMAKE_UNITY_BUILD_BATCH_SIZE=0";
+    CXXFLAGS = "-Wno-subobject-linkage";
+  };
   # scikit-build-core calls cmake itself
   dontUseCmakeConfigure = true;
   pythonImportsCheck = [ "dsv41_rows" ];
