@@ -81,6 +81,78 @@ ARCHITECTURE = boxes(
     title="From profile and fleet to an endpoint",
 )
 
+ROWS_OF_A_TOKEN = boxes(
+    [
+        Box(column=0, row=0, title="token ids", lines=("of a batch, on every rank",)),
+        Box(
+            column=1,
+            row=0,
+            title="hash",
+            lines=("the engine's own: 24 row ids", "a token and Engram layer"),
+        ),
+        Box(
+            column=2,
+            row=0,
+            title="ids to pinned memory",
+            lines=("a copy on the stream,", "in the graph too"),
+            strong=True,
+        ),
+        Box(
+            column=2,
+            row=1,
+            title="host function",
+            lines=("C, no CUDA, no Python: waits", "until the rows are there"),
+            strong=True,
+        ),
+        Box(
+            column=3,
+            row=1,
+            title="row store (C++)",
+            lines=("own ids only, each once;", "O_DIRECT, a CRC a row"),
+            strong=True,
+        ),
+        Box(
+            column=3,
+            row=2,
+            title="row file on NVMe",
+            lines=("264 bytes a row, one file", "a layer and rank"),
+        ),
+        Box(
+            column=2,
+            row=2,
+            title="rows to the device",
+            lines=("256 bytes e4m3, 8 scales;", "other ranks' ids: zeros"),
+            strong=True,
+        ),
+        Box(
+            column=1,
+            row=2,
+            title="dequantize",
+            lines=("to bf16, the bits of the", "engine's own kernel"),
+            strong=True,
+        ),
+        Box(
+            column=0,
+            row=2,
+            title="all ranks joined",
+            lines=("SGLang: all-reduce;", "vLLM: all-gather of columns"),
+        ),
+        Box(column=0, row=1, title="Engram layer", lines=("gates them into", "the hidden state")),
+    ],
+    [
+        Arrow(start=0, end=1),
+        Arrow(start=1, end=2),
+        Arrow(start=2, end=3),
+        Arrow(start=3, end=4),
+        Arrow(start=4, end=5),
+        Arrow(start=3, end=6),
+        Arrow(start=6, end=7),
+        Arrow(start=7, end=8),
+        Arrow(start=8, end=9),
+    ],
+    title="How the Engram rows of a token travel",
+)
+
 CABLING = {"triangle": "tp3", "switch": "tp4", "ring": "tp4-ring"}
 MEMORY = ("tp3", "tp4", "tp4-cycle")
 
@@ -111,6 +183,7 @@ def _fleet(chosen: profile.Profile) -> fleet.Fleet:
 
 DRAWN = {
     "architecture.svg": ARCHITECTURE,
+    "rows.svg": ROWS_OF_A_TOKEN,
     **{f"{topology}.svg": cabling(topology) for topology in CABLING},
     **{f"memory-{name}.svg": memory(name) for name in MEMORY},
     **{f"map-{name}.svg": context_map(name) for name in MEMORY},

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dsv41 import errors, example, fleet, pins, profile
+from dsv41 import changes, errors, example, fleet, pins, profile
 from dsv41.engines.trees import ABSENT, TREES
 from dsv41.knobs import KNOBS, REQUIRED
 
@@ -103,6 +103,22 @@ TREES_TEXT = """\
 
 What each engine build does by itself (flag), what our plugin brings (adapter), what is absent
 (empty). A knob that asks for something absent is refused (D103).
+
+"""
+
+
+ADAPTERS = """\
+# Adapters
+
+What the engine plugin changes in SGLang and vLLM, one adapter a change. Each has a switch, an
+environment variable; unset or 0 is off, and with all of them off the plugin changes nothing. `dsv41
+plan` writes the variables; `dsv41 explain adapters` prints this page.
+
+How it works: [engine-plugin](../explain/engine-plugin.md). How to write one:
+[new-adapter](../howto/new-adapter.md).
+
+Each profile is listed with its own engine tree first, then every tree on which it differs. A key
+file is the fleet's, so `api_keys` stands as with one.
 
 """
 
@@ -231,11 +247,39 @@ def _whence(pin: pins.Pin) -> str:
     return ", ".join(f"`{name}`" for name, there in files if there)
 
 
+def adapters_page() -> Iterator[str]:
+    """Every adapter."""
+    yield from ADAPTERS.splitlines()
+    for change in changes.described():
+        yield from _adapter(change)
+
+
+def _adapter(change: dict[str, Any]) -> Iterator[str]:
+    yield f"## {change['name']} ({change['engine']})"
+    yield ""
+    yield change["says"]
+    yield ""
+    yield f"Switch `{change['env']}`, unset is {change['default']}."
+    for label, key in changes.SECTIONS.items():
+        yield ""
+        yield f"**{label}:** " + change[key].replace("\n", "\n\n")
+    yield ""
+    yield from (f"- {text}" for text in changes.settings(change))
+    yield ""
+    rows = (
+        (f"`{hook['target']}`", hook["kind"] + (", where it exists" * hook["optional"]))
+        for hook in change["hooks"]
+    )
+    yield from _table(("hooked in the engine", "how"), rows)
+    yield ""
+
+
 PAGES = {
     "errors.md": errors_page,
     "fleet.md": fleet_page,
     "licenses.md": licenses_page,
     "profiles.md": profiles_page,
+    "adapters.md": adapters_page,
 }
 
 

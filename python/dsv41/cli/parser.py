@@ -188,9 +188,15 @@ def _add_data_verbs(verbs: Any) -> None:
     verify.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("file", type=Path, metavar="FILE")
     explain = _verb(
-        verbs, "explain", "verbs.explain", effect="offline", says="Tell more about an error code."
+        verbs,
+        "explain",
+        "verbs.explain",
+        effect="offline",
+        says="Tell more about an error code, or what the engine plugin changes.",
     )
-    explain.add_argument("code", metavar="CODE", help="for example D063; `all` lists them")
+    explain.add_argument(
+        "code", metavar="CODE", help="for example D063; `all` lists them; `adapters` the changes"
+    )
 
 
 def _add_judges(verbs: Any) -> None:

@@ -139,7 +139,9 @@ def rows_inspect(args: Namespace, talk: Talk) -> int:
 
 
 def explain(args: Namespace, talk: Talk) -> int:
-    """Tell more about an error code."""
+    """Tell more about an error code, or what the engine plugin changes."""
+    if args.code == "adapters":
+        return _explain_adapters(args, talk)
     known = explanations()
     wanted = list(known) if args.code == "all" else [args.code.upper()]
     if wanted[0] not in known:
@@ -152,6 +154,17 @@ def explain(args: Namespace, talk: Talk) -> int:
         talk.put(f"{entry.code}  {entry.title}")
         if args.code != "all":
             talk.put(f"\n{entry.text}")
+    return 0
+
+
+def _explain_adapters(args: Namespace, talk: Talk) -> int:
+    from dsv41 import changes  # noqa: PLC0415 - keeps the other commands light
+
+    if args.json:
+        talk.document("adapters", adapters=changes.described())
+        return 0
+    for line in changes.lines():
+        talk.put(line)
     return 0
 
 
