@@ -9,6 +9,10 @@
       flake = false;
     };
 
+    # manifests of base images; checks put a synthetic base in their place
+    bases.url = "path:./nix/images/bases";
+    bases.flake = false;
+
     # sources of engine parts, taken as they are. nix/pins.nix says how: by the hash in flake.lock,
     # or as long as there is none by the SHA-256 in sources.manifest.
     sglang.url = "github:sgl-project/sglang/f80c91a4b97e52e17fbcff088aa6b47b6270f6b9";
@@ -42,6 +46,7 @@
           inherit pkgs;
           packages = import ./nix/packages {
             inherit pkgs;
+            inherit (inputs) bases;
             pins = import ./nix/pins.nix { inherit pkgs inputs; };
             poetry2nix = import poetry2nix { inherit pkgs; };
           };
@@ -51,7 +56,8 @@
     {
       packages = each (
         { packages, ... }:
-        {
+        packages.images
+        // {
           inherit (packages)
             dsv41
             local-env

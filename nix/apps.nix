@@ -20,6 +20,11 @@ in
     exec ${lib.getExe packages.dsv41} pins verify "$@"
   '';
 
+  # the one place that changes which base an image has
+  pin-image = app "pin-image" "Fetch the manifests of base images into nix/images/bases" ''
+    exec ${lib.getExe pkgs.python3} ${./images/tools}/pin_image.py "$@"
+  '';
+
   default = app "dsv41-next" "Say which commands to run next" ''
     cat <<'EOF'
     nix run .#serve-local                                   serve the tiny model on port 8888

@@ -37,6 +37,7 @@ tree=$($python -c 'import json, sys; print(json.load(open(sys.argv[1]))["path"])
 flake=path:$tree
 stand_in="--no-write-lock-file
   --override-input nixpkgs path:$tree/tests/nix/hostpkgs
+  --override-input bases path:$tree/tests/nix/bases
   --override-input poetry2nix path:$tree/tests/nix/stub/poetry2nix"
 for source in b12x flashinfer nccl sglang sparkring; do
   stand_in="$stand_in --override-input $source path:$tree/tests/nix/stub/nccl"

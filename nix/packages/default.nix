@@ -1,6 +1,7 @@
 # Our packages on one system's nixpkgs.
 {
   pkgs,
+  bases,
   pins,
   poetry2nix,
 }:
@@ -19,6 +20,10 @@ let
     local-env = env [ "local" ];
     sources = callPackage ./sources.nix { inherit pins; };
     nccl-sparkring = callPackage ./nccl-sparkring.nix { inherit pins; };
+    images = import ../images {
+      inherit pkgs bases;
+      inherit (packages) sources;
+    };
     # with what the tests need; for checks and the shell
     dev-env = env [
       "local"

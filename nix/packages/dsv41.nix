@@ -17,6 +17,10 @@ python3.pkgs.buildPythonApplication {
       ../../python
     ];
   };
+  # the digests of our images go with the command that names them in Plans
+  postPatch = ''
+    cp ${../images/digests.json} python/dsv41/digests.json
+  '';
   build-system = [ python3.pkgs.poetry-core ];
   dependencies = [ python3.pkgs.rich ];
   pythonImportsCheck = [ "dsv41.cli" ];

@@ -107,6 +107,14 @@ let
         buildCommand = "touch $out";
       };
 
+    # where nixpkgs has the certificates, those that the host trusts
+    cacert = mkDerivation {
+      name = "cacert";
+      buildCommand = ''
+        mkdir -p "$out/etc/ssl/certs"
+        ln -s /etc/ssl/certs/ca-certificates.crt "$out/etc/ssl/certs/ca-bundle.crt"
+      '';
+    };
     # evaluated only: there is no CUDA here
     config.allowUnfree = true;
     cudaPackages.nccl = mkDerivation {

@@ -80,7 +80,7 @@ let
     toPythonModule = drv: drv;
   }
   # whatever our Nix files name of the Python packages of nixpkgs
-  // lib.genAttrs [ "poetry-core" "pybind11" "rich" "scikit-build-core" "torch" ] fromSite;
+  // lib.genAttrs [ "pip" "poetry-core" "pybind11" "rich" "scikit-build-core" "torch" ] fromSite;
   # a program that PyPI ships and the virtual environment holds; else the host's
   tool =
     name:
