@@ -56,6 +56,16 @@ def test_the_engine_starts_after_its_preflight(tmp_path: Path) -> None:
     assert asked(tmp_path) == ["dsv41.adapters.preflight", "sglang.launch_server"]
 
 
+def test_an_image_that_is_not_known_keeps_everything_from_starting(tmp_path: Path) -> None:
+    whole = made(tmp_path)
+    unknown = replace(whole, ranks=tuple(replace(rank, image=None) for rank in whole.ranks))
+    process = rank_exec(unknown, tmp_path)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert "D180 The image of profile tp3 is not known by digest" in said
+    assert not (tmp_path / "log").exists()
+
+
 def test_a_preflight_that_says_no_keeps_the_engine_from_starting(tmp_path: Path) -> None:
     process = rank_exec(made(tmp_path, preflight="exit 1"), tmp_path)
     _, said = process.communicate(timeout=30)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsv41 import host
+from dsv41 import digests, host
 from dsv41.errors import EngineFailed, Unsafe, UsageError
 from dsv41.foreground import TERM_PATIENCE, Foreground, require_adapters
 from dsv41.plan import LOCAL, Plan, Rank, parse
@@ -169,7 +169,8 @@ def exec_rank(
 ) -> int:
     """Run one rank of a Plan in the foreground; signals go on to it; its exit status.
 
-    An engine that carries the plugin starts only after a preflight; Unsafe D144 when that says no.
+    An engine of an image starts only where that is known by its digest (Unsafe D180) and after a
+    preflight (Unsafe D144 when that says no).
     A rank that a signal killed counts as a failed engine (4). One that does not end within
     TERM_PATIENCE of the first signal is killed. With `parent`, all ends when that process does.
     """
@@ -180,6 +181,7 @@ def exec_rank(
         host.die_with_parent(parent)
     at = Foreground()
     if plan.engine != LOCAL:
+        digests.require(here.image, profile=plan.profile)
         require_adapters(at, here, plan.engine, environ)
     return _as_status(at.run(argv, {**environ, **here.env}))
 
