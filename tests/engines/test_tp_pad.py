@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sharded_model as case
 import torch
 from hooked import hooked
-from sglang.kernels.ops.attention import flash_mla_sm120
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from sglang.srt.model_loader.weight_utils import default_weight_loader
 from sglang.srt.models.deepseek_v4 import (
     DeepseekV4ForCausalLM,
     MqaAttentionBase,
     _apply_wo_a_bf16_matmul,
 )
 from sglang.srt.models.deepseek_v4_dspark import DeepseekV4ForCausalLMDSpark
-from sglang.srt.runtime_context import get_platform
 
+from dsv41.adapters import padding
 from dsv41.adapters.sglang import tp_pad
 from dsv41.errors import CheckFailed
 from dsv41.geometry import pad_vocab
@@ -119,31 +123,75 @@ def dequantized(parameters: dict[str, torch.Tensor], name: str) -> torch.Tensor:
     return weight * scale.repeat_interleave(32, 0).repeat_interleave(32, 1)
 
 
-def attend(part: Any, attention: Any, x: torch.Tensor) -> torch.Tensor:
-    """q of a rank's heads, a function of q and sink a head, wo_a, wo_b: one rank's share.
+def attended(q: torch.Tensor, attention: Any) -> torch.Tensor:
+    """Stands for the attention kernel: q of a head, [T, heads, dim], and the head's sink.
 
-    In float64 on the fixture's grid, where sums are exact in any order. The function stands for
-    the attention kernel: like it, it gives a padded head something that is not zero.
+    Like the kernel it gives a padded head something that is not zero.
     """
-    name, heads = "model.layers.3.self_attn", attention.n_local_heads
-    q = (x @ dequantized(part, f"{name}.wq_b").T).unflatten(-1, (heads, -1))
-    sink = attention._local_attn_sink(heads).double()
-    o = q.round() + (sink * 128).round()[:, None] + 3
-    wo_a = part[f"{name}.wo_a.weight"].double().unflatten(0, (attention.n_local_groups, -1))
-    narrow = _apply_wo_a_bf16_matmul(o.unflatten(1, (len(wo_a), -1)).flatten(2), wo_a, False)
-    return narrow.flatten(1) @ dequantized(part, f"{name}.wo_b").T
+    sink = attention._local_attn_sink(attention.n_local_heads)
+    return (q.round() + sink.to(q).round()[:, None] + 3).flatten(1)
+
+
+def narrowed(o: torch.Tensor, wo_a: torch.Tensor, attention: Any) -> torch.Tensor:
+    """The engine's grouped product of heads with wo_a."""
+    groups: int = attention.n_local_groups
+    grouped = o.reshape(len(o), groups, -1)
+    weight = wo_a.to(o).reshape(groups, -1, wo_a.shape[1])
+    product: torch.Tensor = _apply_wo_a_bf16_matmul(grouped, weight, is_decode=False)
+    return product.flatten(1)
 
 
 @pytest.mark.usefixtures("padded")
-def test_summed_shares_equal_the_output_of_one_rank() -> None:
+def test_summed_shares_of_loaded_ranks_equal_one_rank() -> None:
+    """wq_b, sinks, wo_a, wo_b as loaded, in float64: on the fixture's grid sums are exact."""
     x = torch.randint(-3, 4, (5, 64), generator=torch.Generator().manual_seed(1)).double()
     outputs = {}
     for tp in (1, TP):
-        models = [case.built(DeepseekV4ForCausalLM, number, tp) for number in range(tp)]
-        shares = [attend(case.parameters(m), m.model.layers[3].self_attn, x) for m in models]
-        outputs[tp] = sum(shares)
+        outputs[tp] = torch.zeros(5, 64, dtype=torch.float64)
+        for number in range(tp):
+            model = case.built(DeepseekV4ForCausalLM, number, tp)
+            part, name = case.parameters(model), "model.layers.3.self_attn"
+            attention = model.model.layers[3].self_attn
+            q = (x @ dequantized(part, f"{name}.wq_b").T).view(5, attention.n_local_heads, -1)
+            narrow = narrowed(attended(q, attention), part[f"{name}.wo_a.weight"], attention)
+            outputs[tp] += narrow @ dequantized(part, f"{name}.wo_b").T
     assert outputs[1].abs().max() > 1
     assert torch.equal(outputs[TP], outputs[1])
+
+
+def test_summed_outputs_of_padded_linears_equal_one_rank(layout: str) -> None:
+    """The engine's linears run: unquantized, because its FP8 products need a GPU."""
+    x = torch.randint(-1, 2, (5, 64), generator=torch.Generator().manual_seed(1)).float()
+    outputs = {}
+    for tp in (1, TP):
+        outputs[tp] = torch.zeros(5, 64)
+        for number in range(tp):
+            with case.rank(number, tp):
+                attention = whole_numbers(layout, tp)
+                q = attention.wq_b(x)[0].view(5, attention.n_local_heads, -1)
+                narrow = narrowed(attended(q, attention), attention.wo_a.weight, attention)
+                outputs[tp] += attention.wo_b(narrow, skip_all_reduce=True)[0]
+    assert outputs[1].abs().max() > 1000
+    assert torch.equal(outputs[TP], outputs[1])
+
+
+def whole_numbers(layout: str, tp: int) -> Any:
+    """The engine's attention of one rank, its weights -1, 0 or 1: float32 sums are exact."""
+    config, made = case.config(), torch.Generator().manual_seed(5)
+    counts = padding.counts_for(config, tp=tp, ep=1, layout=layout)
+    shapes = {"wq_b": (512, 64), "wo_a": (256, 64), "wo_b": (64, 256), "attn_sink": (16,)}
+    for key, value in counts.changes().items():
+        setattr(config, key, value)
+    attention = MqaAttentionBase(config, 0, None, "attention")
+    widths = padding.Widths(hidden=64, head_dim=32, q_lora_rank=64, o_lora_rank=32)
+    for name, parameter in attention.named_parameters():
+        if (module := name.removesuffix(".weight")) in shapes:
+            whole = torch.randint(-1, 2, shapes[module], generator=made).to(parameter.dtype)
+            official = f"layers.0.attn.{name}"
+            full = padding.pad_heads(official, whole, attention=counts.attention, widths=widths)
+            loader = getattr(parameter, "weight_loader", default_weight_loader)
+            loader(parameter, full)
+    return attention
 
 
 @pytest.mark.usefixtures("padded")
@@ -178,6 +226,27 @@ def test_draft_experts_are_padded_and_never_selected() -> None:
 
 def chosen(topk: Any, x: torch.Tensor, logits: torch.Tensor) -> set[int]:
     return set(topk.forward_native(x, logits).topk_ids.unique().tolist())
+
+
+@pytest.mark.parametrize("numerics", ["v4", "v4.1"])
+def test_the_router_kernel_of_gpus_never_takes_a_masked_expert(
+    numerics: str, routed: dict[str, list[list[int]]]
+) -> None:
+    masked, plain = routed[numerics]
+    assert 128 not in masked
+    assert len(masked) > 10
+    assert 128 in plain
+
+
+@pytest.fixture(scope="module")
+def routed() -> Any:
+    """What router_kernel.py prints."""
+    script = Path(__file__).with_name("router_kernel.py")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.usefixtures("padded")
@@ -217,86 +286,3 @@ def test_the_published_configuration_is_left_alone(layout: str) -> None:
         model = DeepseekV4ForCausalLM(config, case.quantization())
     assert (config.num_attention_heads, config.o_groups) == (16, 8)
     assert model.config.num_attention_heads == LAYOUTS[layout][0]
-
-
-class Attention:
-    """What `_kernel_num_heads` reads of a layer."""
-
-    attn_tp_size = TP
-
-    def __init__(self, local: int) -> None:
-        self.n_local_heads, self.n_heads = local, local * TP
-
-
-@pytest.fixture
-def gb10(monkeypatch: pytest.MonkeyPatch, padded: None) -> None:
-    """SM12x with FlashInfer's decode kernels, which this machine has not: their table alone."""
-    del padded
-    table = (64, frozenset({8, 16, 32, 64, 128}))  # of FlashInfer 0.7.2
-    monkeypatch.setattr(flash_mla_sm120, "_flashinfer_dsv4_decode_capabilities", lambda: table)
-    monkeypatch.setattr(type(get_platform()), "is_sm120", True, raising=False)
-
-
-@pytest.mark.usefixtures("gb10")
-@pytest.mark.parametrize(
-    ("local", "tokens", "width", "stock"),
-    [
-        (24, 6, 32, 64),
-        (24, 64, 32, 64),
-        (24, 65, 24, 24),
-        (32, 6, 32, 32),
-        (32, 4096, 32, 32),
-        (16, 6, 16, 16),
-    ],
-)
-def test_decode_takes_the_next_kernel(local: int, tokens: int, width: int, stock: int) -> None:
-    """24 local heads would go to 64; in prefill they stay, and the kernel's caller is widened."""
-    heads: Any = MqaAttentionBase._kernel_num_heads
-    assert heads(Attention(local), tokens) == width
-    assert heads.__wrapped__(Attention(local), tokens) == stock
-
-
-@pytest.mark.usefixtures("padded")
-def test_other_devices_keep_their_width() -> None:
-    heads: Any = MqaAttentionBase._kernel_num_heads
-    assert heads(Attention(24), 6) == heads.__wrapped__(Attention(24), 6) == 64
-
-
-@pytest.mark.usefixtures("padded")
-@pytest.mark.parametrize(("heads", "width"), [(18, 32), (24, 32), (32, 32), (64, 64)])
-def test_the_kernel_sees_heads_that_it_has(
-    heads: int, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the engine's own pure-torch kernel, which takes any number: the same comes out."""
-    seen = []
-
-    def kernel(q: torch.Tensor, *rest: Any) -> Any:
-        seen.append((q.shape[-2], len(rest[3])))
-        return stock(q, *rest)
-
-    stock = flash_mla_sm120._sm120_sparse_decode_fwd
-    monkeypatch.setattr(flash_mla_sm120, "_sm120_sparse_decode_fwd", kernel)
-    monkeypatch.setattr(flash_mla_sm120, "_sm120_default_backend", "torch")
-    call: Any = flash_mla_sm120.flash_mla_with_kvcache_sm120
-    arguments = paged(heads)
-    plain, widened = call.__wrapped__(**arguments)[0], call(**arguments)[0]
-    assert seen == [(heads, heads), (width, width)]
-    assert plain.shape == widened.shape == (3, 1, heads, 512)
-    assert plain.float().abs().max() > 0
-    assert torch.equal(widened, plain)
-
-
-def paged(heads: int) -> dict[str, Any]:
-    """Three tokens' q over four random pages of the engine's layout: 576 bytes, then 8 scales."""
-    made = torch.Generator().manual_seed(heads)
-    pages = torch.full((4, 256 * 584), 120, dtype=torch.uint8)  # scale code 120: 2**-7
-    pages[:, : 256 * 576] = torch.randint(0, 56, (4, 256 * 576), generator=made).to(torch.uint8)
-    return {
-        "q": torch.randn(3, 1, heads, 512, generator=made).bfloat16(),
-        "k_cache": pages.view(torch.float8_e4m3fn).view(4, 256, 1, 584),
-        "indices": torch.randint(0, 1024, (3, 1, 64), generator=made, dtype=torch.int32),
-        "topk_length": torch.tensor([64, 40, 1], dtype=torch.int32),
-        "attn_sink": torch.randn(heads, generator=made),
-        "head_dim_v": 512,
-        "softmax_scale": 512**-0.5,
-    }
