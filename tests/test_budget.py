@@ -53,6 +53,21 @@ def test_weights_of_the_cycle() -> None:
     assert found.loaded / GIB == pytest.approx(78.79)
 
 
+def test_the_balanced_layout_saves_a_group_a_rank() -> None:
+    """Three ranks hold 3 groups instead of 4 of 8: wq_b, wo_a in bf16 and wo_b of 43 layers."""
+    projections = 41_984_000 + 67_108_864 + 41_984_000
+    assert weights.balanced_saves(3) == 43 * projections // 8 == 812_038_144
+    assert [weights.balanced_saves(tp) for tp in (1, 2, 4, 8)] == [0, 0, 0, 0]
+    legal, balanced = ledger("tp3"), ledger("tp3", layout="balanced")
+    for found, says in ((legal, "would save"), (balanced, "saves")):
+        (why,) = [entry.why for entry in found.items if entry.item == "padding"]
+        assert f"legal {says} 812,038,144 bytes on each rank, 2,436,114,432 on all 3" in why
+        assert item(found, "padding") == 0
+    model = [item(found, "weights") + item(found, "draft") for found in (legal, balanced)]
+    assert model[0] - model[1] == 812_038_144
+    assert not [entry for entry in ledger("tp4").items if entry.item == "padding"]
+
+
 def test_the_pool_line_of_the_published_boot_log() -> None:
     """available_bytes=26.71 GB, swa_fixed=0.67 GB, full_token=16735744 (GB are GiB, rounded)."""
     tokens = kv_pool_tokens(int((26.71 - 0.67) * GIB))

@@ -112,10 +112,25 @@ def _model(profile: Profile) -> list[Item]:
     overhead = (
         f"{found.overhead / GIB:.1f} GiB of it beyond the tensors, as published at four ranks"
     )
-    return [
+    items = [
         _item("weights", found.loaded, f"tensors from their shapes, padded; {overhead}"),
         _item("draft", draft, "three draft layers and their experts; 0 when drafting is off"),
     ]
+    return [*items, *_padding(profile)]
+
+
+def _padding(profile: Profile) -> list[Item]:
+    """What the other layout of padded heads would change; its bytes are in weights and draft."""
+    tp = profile.integer("tp")
+    saved = weights.balanced_saves(tp)
+    if not profile.get("tp_pad") or not saved:
+        return []
+    verb = "saves" if profile["layout"] == "balanced" else "would save"
+    why = (
+        f"in weights and draft; balanced instead of legal {verb} {saved:,} bytes on each rank, "
+        f"{saved * tp:,} on all {tp}, not measured on a GB10"
+    )
+    return [_item("padding", 0, why)]
 
 
 def _sglang(profile: Profile, memory: int, reserve: int) -> Ledger:

@@ -56,6 +56,15 @@ def of_rank(*, engine: str, tp: int, layout: str = "legal", text_only: bool = Fa
     )
 
 
+def balanced_saves(tp: int) -> int:
+    """Bytes that the balanced layout of padded heads saves on each of `tp` ranks; 0 without any.
+
+    Ranks hold equally much in either layout, padding included: at three ranks 3 groups, not 4.
+    """
+    legal, balanced = _tensors(tp, "legal"), _tensors(tp, "balanced")
+    return legal.dense + legal.draft - balanced.dense - balanced.draft
+
+
 def whole(*, stored: bool = True) -> Weights:
     """The whole checkpoint on one rank; `stored` as it lies on disk, else as engines hold it."""
     return _tensors(1, "legal", wo_a_bytes=1 if stored else 2)

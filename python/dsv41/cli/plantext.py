@@ -44,6 +44,8 @@ def lines(
 
 
 def _reasons(profile: Profile, made: Plan) -> Iterator[str]:
+    for item in made.ranks[0].ledger:
+        yield f"memory {item.item}: {item.bytes:,} bytes\n    {item.why}"
     for entry in made.omitted:
         yield f"omitted {entry['knob']}: {entry['reason']}"
     for name, knob in sorted(profile.knobs.items()):
