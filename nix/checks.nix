@@ -61,6 +61,16 @@ in
   image-local-digest = packages.images.image-local.digest;
   inherit (packages.images) image-tp3-recipe;
 
+  # the installed completion, asked as bash asks it
+  completion = pkgs.runCommand "check-completion" { } ''
+    source ${packages.dsv41}/share/bash-completion/completions/dsv41
+    COMP_WORDS=(dsv41 plan --draw m)
+    COMP_CWORD=3
+    _dsv41
+    [ "''${COMPREPLY[*]}" = "memory map" ]
+    touch "$out"
+  '';
+
   # every package that is built without network is a check too
   inherit (packages) dsv41 local-env row-store;
 }

@@ -15,6 +15,7 @@ python3.pkgs.buildPythonApplication {
       ../../LICENSE
       ../../NOTICE
       ../../python
+      ../../scripts/completions.py
     ];
   };
   # the digests of our images go with the command that names them in Plans
@@ -23,6 +24,10 @@ python3.pkgs.buildPythonApplication {
   '';
   build-system = [ python3.pkgs.poetry-core ];
   dependencies = [ python3.pkgs.rich ];
+  # where bash, zsh and fish look
+  postInstall = ''
+    PYTHONPATH=python:$PYTHONPATH python scripts/completions.py "$out/share"
+  '';
   pythonImportsCheck = [ "dsv41.cli" ];
   meta = {
     inherit (project) description;

@@ -23,10 +23,11 @@ class _Parser(argparse.ArgumentParser):
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The parsed command line; `verb` is the function to call. UsageError D001 on a wrong one."""
     words = sys.argv[1:] if arguments is None else arguments
-    return _build().parse_args(words or ["--help"])
+    return build().parse_args(words or ["--help"])
 
 
-def _build() -> argparse.ArgumentParser:
+def build() -> argparse.ArgumentParser:
+    """The parser, which help, completion and the tests are made from as well."""
     parser = _Parser(
         prog="dsv41",
         description="Serve DeepSeek-V4.1-Flash on three or four DGX Sparks, "
