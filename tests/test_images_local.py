@@ -24,15 +24,8 @@ from dsv41 import formats, profile
 from dsv41 import plan as plans
 from dsv41.api import Endpoint
 from dsv41.fleet import loopback
+from nix_images import CONFIG, NIX, ROOT
 
-ROOT = Path(__file__).parent.parent
-NIX = Path(os.environ.get("NIX_PREFIX", "/opt/nix-debian")) / "bin" / "nix"
-CONFIG = """experimental-features = nix-command flakes
-sandbox = false
-build-users-group =
-substituters =
-flake-registry =
-"""
 LAYERS = ("root", "torch", "python")
 TP = 3
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,66 +16,28 @@ from typing import Any
 import pytest
 
 from dsv41.digests import known as digests_known
+from nix_images import (
+    BASES,
+    CONFIG,
+    IMAGES,
+    MARKS,
+    NIX,
+    ROOT,
+    blob,
+    built,
+    manifest_of,
+    names,
+    nix,
+    refused,
+)
 
-ROOT = Path(__file__).parent.parent
-IMAGES = ROOT / "tests" / "nix" / "images.nix"
-BASES = ROOT / "tests" / "nix" / "bases"
-NIX = Path(os.environ.get("NIX_PREFIX", "/opt/nix-debian")) / "bin" / "nix"
-CONFIG = """experimental-features = nix-command flakes
-sandbox = false
-build-users-group =
-substituters =
-flake-registry =
-"""
-
-pytestmark = [
-    pytest.mark.skipif(not NIX.exists(), reason="nix is not installed; scripts/get-nix.sh gets it"),
-    # one store, and two cores
-    pytest.mark.xdist_group("nix-images"),
-]
-
-
-def nix(*words: str, bases: Path = BASES) -> subprocess.CompletedProcess[str]:
-    """A command on an attribute of the images."""
-    command = [str(NIX), *words, "--impure", "--file", str(IMAGES), "--arg", "bases", str(bases)]
-    site = sysconfig.get_path("purelib")
-    environment = {**os.environ, "NIX_CONFIG": CONFIG, "DSV41_SITE": site}
-    return subprocess.run(command, env=environment, check=False, text=True, capture_output=True)
-
-
-def built(*words: str, bases: Path = BASES) -> Path:
-    done = nix("build", "--no-link", "--print-out-paths", *words, bases=bases)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
-
-
-def refused(*words: str, bases: Path) -> str:
-    done = nix("build", "--no-link", *words, bases=bases)
-    assert done.returncode != 0
-    return done.stderr
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def tp3() -> Path:
     """The layout of image-tp3-recipe."""
     return built("image-tp3-recipe")
-
-
-def manifest_of(layout: Path) -> dict[str, Any]:
-    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
-    data = blob(layout, entry["digest"]).read_bytes()
-    assert "sha256:" + hashlib.sha256(data).hexdigest() == entry["digest"]
-    found: dict[str, Any] = json.loads(data)
-    return found
-
-
-def blob(layout: Path, digest: str) -> Path:
-    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
-
-
-def names(layer: Path) -> list[str]:
-    with tarfile.open(layer) as archive:
-        return archive.getnames()
 
 
 def test_every_blob_is_its_digest(tp3: Path) -> None:
@@ -237,64 +197,6 @@ def _with_layer(bases: Path, index: str, data: bytes) -> tuple[str, dict[str, An
     manifest["layers"][0]["size"] = len(data)
     arm["digest"] = keep(manifest)
     return keep(top), manifest
-
-
-needs_skopeo = pytest.mark.skipif(
-    shutil.which("skopeo") is None, reason="skopeo is not installed (apt-get install skopeo)"
-)
-
-
-@needs_skopeo
-def test_skopeo_reads_and_copies_it(tp3: Path, tmp_path: Path) -> None:
-    def skopeo(*words: str) -> str:
-        command = ["skopeo", *words]
-        return subprocess.run(command, check=True, text=True, capture_output=True).stdout
-
-    seen = json.loads(skopeo("inspect", f"oci:{tp3}:tp3-recipe"))
-    (entry,) = json.loads((tp3 / "index.json").read_text())["manifests"]
-    assert (seen["Digest"], seen["Architecture"], seen["Os"]) == (entry["digest"], "arm64", "linux")
-    assert len(seen["Layers"]) == 3
-    # without it skopeo compresses the layers, which makes another manifest
-    skopeo("copy", "--preserve-digests", f"oci:{tp3}", f"oci-archive:{tmp_path}/a.tar")
-    again = json.loads(skopeo("inspect", f"oci-archive:{tmp_path}/a.tar"))
-    assert again["Digest"] == entry["digest"]
-
-
-@needs_skopeo
-@pytest.mark.skipif(os.getuid() != 0, reason="a storage of containers needs root")
-def test_layers_that_are_there_already_are_skipped(tp3: Path, tmp_path: Path) -> None:
-    storage = f"containers-storage:[vfs@{tmp_path}/root+{tmp_path}/run]localhost/dsv41"
-    (entry,) = json.loads((tp3 / "index.json").read_text())["manifests"]
-
-    def skipped(name: str) -> set[str]:
-        # skopeo says so on a terminal alone, and there only where the line has room
-        copy = shlex.join(["skopeo", "copy", f"oci:{tp3}", f"{storage}/{name}:latest"])
-        command = ["script", "-qec", f"stty cols 200; {copy}", "/dev/null"]
-        done = subprocess.run(
-            command, check=True, text=True, capture_output=True, stdin=subprocess.DEVNULL
-        )
-        return set(re.findall(r"blob ([0-9a-f]{12}) skipped: already exists", done.stdout))
-
-    assert skipped("one") == set()
-    assert skipped("two") == {layer["digest"][7:19] for layer in manifest_of(tp3)["layers"]}
-    # found by its digest, as a Plan names it
-    by_digest = f"{storage}/two@{entry['digest']}"
-    command = ["skopeo", "inspect", "--raw", by_digest]
-    raw = subprocess.run(command, check=True, capture_output=True).stdout
-    assert "sha256:" + hashlib.sha256(raw).hexdigest() == entry["digest"]
-
-
-@pytest.mark.skipif(
-    shutil.which("umoci") is None, reason="umoci is not installed (apt-get install umoci)"
-)
-@pytest.mark.skipif(os.getuid() != 0, reason="umoci unpacks as root")
-def test_umoci_unpacks_it(tp3: Path, tmp_path: Path) -> None:
-    command = ["umoci", "unpack", "--image", f"{tp3}:tp3-recipe", str(tmp_path / "bundle")]
-    subprocess.run(command, check=True, capture_output=True)
-    root = tmp_path / "bundle" / "rootfs"
-    assert (root / "etc/os-release").read_text() == "ID=synthetic\n"
-    assert (root / "opt/dsv41/src/python/dsv41/errors.py").is_file()
-    assert (root / "sgl-workspace/sglang/python/sglang/only_in_the_base.py").is_file()
 
 
 def test_a_listed_hash_that_is_wrong_is_refused(tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ def test_a_busy_registry_is_asked_again(content: Content, reference: str, tmp_pa
 
 
 def test_one_that_never_gives_all_is_refused(
-    content: Content, reference: str, tmp_path: Path
+    content: Content, reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
     content.cuts, content.login, content.ranges = 99, False, False
     with pytest.raises(Refused, match=r"^D183 .* bytes came\.$"):
         fetch(Registry(reference), "blobs", content.add(DATA), tmp_path / "out")
