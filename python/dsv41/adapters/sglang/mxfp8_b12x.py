@@ -6,12 +6,12 @@ is remembered and served by CUTLASS, with one warning. A number of rows is first
 graph capture, where an exception would spoil the graph: the engine runs every graph's shape eagerly
 before it captures it, and a shape that comes first inside a capture is captured with CUTLASS.
 
-Why: CUTLASS is the only MXFP8 backend that the engine can name on SM120 and SM121. Needs
+Why: The engine's own flag cannot name this backend. Needs
 `--fp8-gemm-backend flashinfer_cutlass`, without which dense layers stay on Triton and this is
 never called, and a FlashInfer that has the backend (0.7.2 does: SM120 and SM121, CUDA 13).
 
-Effect: not measured here. MiaAI-Lab's recipes have it on in both profiles; dense layers took 17 of
-an 82 ms step before other changes (three-Spark recipe).
+Effect: not measured here. MiaAI-Lab's recipes have it on for three and four Sparks; its dense
+products are 17 of the 82 ms in their account of a step.
 
 Off: DSV41_MXFP8_BACKEND=off (or 0, cutlass). `cudnn` is the recipe's other choice.
 
