@@ -15,6 +15,8 @@ from dsv41.adapters.sglang import (
     thinking_alias,
     tp_pad,
 )
+from dsv41.adapters.vllm import api_keys as vllm_keys
+from dsv41.adapters.vllm import engram_nvme as vllm_rows
 
 SGLANG: tuple[Adapter, ...] = (
     engram_nvme.ADAPTER,
@@ -28,5 +30,8 @@ SGLANG: tuple[Adapter, ...] = (
     thinking_alias.ADAPTER,
     api_keys.ADAPTER,
 )
-VLLM: tuple[Adapter, ...] = ()
+VLLM: tuple[Adapter, ...] = (
+    vllm_rows.ADAPTER,
+    vllm_keys.ADAPTER,
+)
 TABLES: dict[str, tuple[Adapter, ...]] = {"sglang": SGLANG, "vllm": VLLM}
