@@ -1,20 +1,21 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup serve-local stop-local test test-nix test-image-local test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures digests reference
-VENV := .venv/bin
+# DSV41_VENV: the bin of an environment that is there already, as in `nix develop`
+VENV := $(or $(DSV41_VENV),.venv/bin)
 ARGS ?=
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv with everything (idempotent)
-	@scripts/setup.sh
+	@[ -n "$(DSV41_VENV)" ] || scripts/setup.sh
 
 serve-local: setup ## serve the tiny model on 127.0.0.1:8888 (ARGS="--tp 1 --port 9000")
-	@$(VENV)/dsv41 serve --profile local $(ARGS)
+	@$(VENV)/python -m dsv41 serve --profile local $(ARGS)
 
 stop-local: setup ## stop it
-	@$(VENV)/dsv41 stop --profile local $(ARGS)
+	@$(VENV)/python -m dsv41 stop --profile local $(ARGS)
 
 test: setup ## run the tests
 	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 2 --dist loadgroup $(ARGS)

@@ -125,7 +125,12 @@ let
 
     cmake = python.tool "cmake";
     ninja = python.tool "ninja";
+    curl = hostTool "curl";
+    fish = hostTool "fish";
+    git = hostTool "git";
     gnumake = hostTool "make";
+    openssh = hostTool "ssh";
+    zsh = hostTool "zsh";
     gcc = hostTool "g++";
     patch = hostTool "patch";
     patchelf = hostTool "patchelf";
