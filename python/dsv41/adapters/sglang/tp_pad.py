@@ -22,7 +22,7 @@ and other backends. With EP 1 no draft expert is padded. 0.5.23 pads the vocabul
 of the ranks (129,408 rows at three); 0.5.21 does so on CPUs alone, so its padding is widened here.
 
 Effect: three ranks start at all: 51.0 tok/s for one stream with the three-Spark recipe's own
-padding (MiaAI-Lab README). `balanced` is not measured; `dsv41 plan` says the bytes that it saves.
+padding (MiaAI-Lab README). `balanced` is not measured; `dsv41 plan --why` says what it saves.
 
 Off: DSV41_TP_PAD=0. DSV41_TP_PAD_LAYOUT is legal (also: legacy) or balanced.
 
