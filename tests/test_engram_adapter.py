@@ -33,7 +33,7 @@ def folder(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The C library that the wheel carries; what `dsv41.rows` works through is put back."""
-    monkeypatch.setattr(row_files.build, "library", lambda: LIBRARY)
+    monkeypatch.setattr("dsv41.rows.build.library", lambda: LIBRARY)
     row_files.load_library.cache_clear()
     yield
     row_files.load_library.cache_clear()

@@ -20,6 +20,7 @@ from engram_table import Files, Kinds
 from sglang.srt.model_loader import loader, weight_utils
 from sglang.srt.models.deepseek_v4 import DeepseekV4ForCausalLM
 
+from dsv41 import rows
 from dsv41.errors import CheckFailed, UsageError
 from dsv41.geometry import Shard, partition
 from dsv41.rows import core
@@ -226,7 +227,7 @@ def of_another_rule(path: Path) -> None:
 def of_another_checkpoint(path: Path) -> None:
     other = case.write(path.parents[1] / "other", low=1, high=255)
     path.unlink()
-    case.rows.pack(
+    rows.pack(
         checkpoint=other,
         out=path.parent,
         engram=case.TABLES,

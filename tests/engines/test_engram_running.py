@@ -16,11 +16,12 @@ import engram_table as case
 import pytest
 import torch
 from engram_table import Files, Kinds
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from sglang.srt.layers import engram
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import common
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -114,7 +115,7 @@ def test_nothing_is_read_ahead_where_a_rank_looks_other_ids_up(
     hasher(tokens(9), extend(9))
     monkeypatch.undo()
     two = {"tp_size": 2, "moe_tp_size": 2, "attn_dp_size": 2, "attn_tp_size": 1}
-    with case.get_parallel().override(**two):
+    with get_parallel().override(**two):
         hasher(tokens(9), extend(9))
     assert lookups(layers) == before
 
@@ -210,7 +211,7 @@ def test_counters_come_out_of_the_engines_metrics(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     command = [sys.executable, "-c", COUNTING, str(files.rows), str(case.TABLES.rows(1))]
     subprocess.run(command, check=True, timeout=120, env=dict(os.environ))
-    app = FastAPI()
+    app = Starlette()
     common.add_prometheus_middleware(app)
     text = TestClient(app).get("/metrics").text
     assert 'dsv41_engram_lookups_total{layer="1",rank="0"} 48.0' in text

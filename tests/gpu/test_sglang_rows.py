@@ -6,6 +6,8 @@ the hash and the layer, on the streams and in the graphs in which the engine wou
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -43,7 +45,7 @@ def layer(table: Table) -> NvmeRows:
     return made
 
 
-def forward(layers: list[NvmeRows], ids: torch.Tensor, work: torch.Tensor) -> list[torch.Tensor]:
+def forward(layers: list[NvmeRows], ids: Any, work: Any) -> list[Any]:
     """A pass: all lookups begin, then every layer computes and takes its rows."""
     for place, rows in enumerate(layers):
         rows.ahead = engram_prefetch._begin(rows, ids[:, place])
@@ -54,7 +56,7 @@ def forward(layers: list[NvmeRows], ids: torch.Tensor, work: torch.Tensor) -> li
     return found
 
 
-def wrong(table: Table, ids: torch.Tensor, found: list[torch.Tensor]) -> int:
+def wrong(table: Table, ids: Any, found: list[Any]) -> int:
     """Values that are not those of the table in device memory."""
     count = 0
     for place, rows in enumerate(found):
@@ -64,7 +66,7 @@ def wrong(table: Table, ids: torch.Tensor, found: list[torch.Tensor]) -> int:
     return count
 
 
-def draw(table: Table, seed: int) -> torch.Tensor:
+def draw(table: Table, seed: int) -> Any:
     ids = torch.stack([table.draw(TOKENS, seed=2 * seed + place) for place in range(2)], dim=1)
     ids[seed % TOKENS, :, seed % COLUMNS] = -1
     return ids.cuda().long()
