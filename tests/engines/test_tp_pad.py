@@ -91,10 +91,9 @@ def test_loaded_ranks_hold_the_real_tensors_and_then_padding(
             together = held[0][name]
         else:
             together = torch.cat([part[name] for part in held], dim=ALONG[found[1]])
-        real = whole.shape[ALONG[found[1]]]
-        front, rest = together.split(
-            [real, together.shape[ALONG[found[1]]] - real], ALONG[found[1]]
-        )
+        along, real = ALONG[found[1]], whole.shape[ALONG[found[1]]]
+        front = together.narrow(along, 0, real)
+        rest = together.narrow(along, real, together.shape[along] - real)
         assert torch.equal(front, whole), name
         assert rest.numel() > 0
         assert (rest == float(name.endswith("weight_scale_inv"))).all(), name
@@ -129,7 +128,8 @@ def attended(q: torch.Tensor, attention: Any) -> torch.Tensor:
     Like the kernel it gives a padded head something that is not zero.
     """
     sink = attention._local_attn_sink(attention.n_local_heads)
-    return (q.round() + sink.to(q).round()[:, None] + 3).flatten(1)
+    found: torch.Tensor = q.round() + sink.to(q).round()[:, None] + 3
+    return found.flatten(1)
 
 
 def narrowed(o: torch.Tensor, wo_a: torch.Tensor, attention: Any) -> torch.Tensor:
