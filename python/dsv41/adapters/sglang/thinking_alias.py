@@ -14,8 +14,9 @@ Off: DSV41_THINKING_ALIAS=0.
 Obsolete when: SGLang reads both names for the encodings dsv4 and dsv41.
 
 SGLang itself adds a `thinking` to a request that names an effort (on, or off for "none"). Where
-that contradicts the client's own `enable_thinking`, the client's word counts. The server's own
-`--default-chat-template-kwargs` are left as they are.
+that contradicts the client's own `enable_thinking`, the client's word counts. A server's default
+(`--default-chat-template-kwargs`) that names one of the two counts for both, where a request names
+neither: the prompt and the parser of the answer must agree.
 """
 
 from __future__ import annotations
