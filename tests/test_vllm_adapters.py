@@ -12,12 +12,12 @@ import torch
 
 from dsv41.adapters import table
 from dsv41.adapters.keygate import KeyGate
-from dsv41.adapters.vllm import api_keys, engram_nvme
+from dsv41.adapters.vllm import api_keys, engram_nvme, sm12_pages
+from dsv41.adapters.vllm.columns import gathered_order, own_columns
 from dsv41.adapters.vllm.engram_nvme import (
     check_config,
     check_ready,
-    gathered_order,
-    own_columns,
+    check_switches,
     restore_columns,
     skip_tables,
 )
@@ -119,6 +119,15 @@ def test_what_would_read_tables_or_other_ranks(change: dict[str, Any], says: str
     check_config(config(safetensors_load_strategy="lazy", load_format="safetensors"))
 
 
+@pytest.mark.parametrize(
+    "name", ["DSV41_ENGRAM_CHECK", "DSV41_RESIDENT_SCALES", "DSV41_ENGRAM_PREFETCH"]
+)
+def test_switches_of_the_other_engine(name: str) -> None:
+    check_switches({name: "0", "DSV41_PACKED_DIR": "/rows"})
+    with pytest.raises(UsageError, match=rf"D158 .*{name}"):
+        check_switches({name: "1", "DSV41_PACKED_DIR": "/rows"})
+
+
 class FakeLayer(torch.nn.Module):
     """What stands in for the engine's Engram layer."""
 
@@ -208,6 +217,24 @@ def test_keys_in_the_argument_list_are_refused(
     assert "sk-x" not in str(found.value)
 
 
-def test_both_are_in_the_table() -> None:
-    assert engram_nvme.ADAPTER in table.VLLM
-    assert api_keys.ADAPTER in table.VLLM
+@pytest.mark.parametrize(("ratio", "tokens"), [(1, 64), (2, 128)])
+def test_index_pages_hold_64_states_on_sm12(
+    monkeypatch: pytest.MonkeyPatch, ratio: int, tokens: int
+) -> None:
+    monkeypatch.setattr(sm12_pages, "_on_sm12", lambda: True)
+    spec = SimpleNamespace(tokens_per_state=ratio)
+    assert sm12_pages.index_blocks([128], spec) == [tokens]
+    assert sm12_pages.index_blocks([128], kv_cache_spec=spec) == [tokens]
+    common = set(sm12_pages.attention_blocks([128])) & {tokens}
+    assert common == {tokens}
+    assert 128 in sm12_pages.index_blocks([128])
+
+
+def test_pages_elsewhere_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sm12_pages, "_on_sm12", lambda: False)
+    assert sm12_pages.index_blocks([64], SimpleNamespace(tokens_per_state=1)) == [64]
+    assert sm12_pages.attention_blocks([128]) == [128]
+
+
+def test_all_are_in_the_table() -> None:
+    assert table.VLLM == (engram_nvme.ADAPTER, sm12_pages.ADAPTER, api_keys.ADAPTER)

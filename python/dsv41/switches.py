@@ -131,6 +131,7 @@ _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
         0,
         "Empty the allocator's cache after a prefill this long; 0 is off.",
     ),
+    ("sm12_pages", "DSV41_SM12_PAGES", 0, "Index pages of 64 states on SM12x; 0 is off."),
     ("image_text", "DSV41_IMAGE_TEXT", 0, "Make image placeholders in text harmless; 0 is off."),
     ("thinking_alias", "DSV41_THINKING_ALIAS", 0, "enable_thinking means thinking; 0 is off."),
     ("api_key_file", "DSV41_API_KEY_FILE", "", "File of the API keys; unset is none."),

@@ -17,6 +17,7 @@ from dsv41.adapters.sglang import (
 )
 from dsv41.adapters.vllm import api_keys as vllm_keys
 from dsv41.adapters.vllm import engram_nvme as vllm_rows
+from dsv41.adapters.vllm import sm12_pages
 
 SGLANG: tuple[Adapter, ...] = (
     engram_nvme.ADAPTER,
@@ -32,6 +33,7 @@ SGLANG: tuple[Adapter, ...] = (
 )
 VLLM: tuple[Adapter, ...] = (
     vllm_rows.ADAPTER,
+    sm12_pages.ADAPTER,
     vllm_keys.ADAPTER,
 )
 TABLES: dict[str, tuple[Adapter, ...]] = {"sglang": SGLANG, "vllm": VLLM}

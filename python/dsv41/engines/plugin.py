@@ -25,6 +25,7 @@ _SWITCHES: Mapping[str, str] = {
     "scale_repair": "scale_repair",
     "mxfp8_backend": "mxfp8_backend",
     "prefill_empty_cache_tokens": "prefill_empty_cache_tokens",
+    "sm12_pages": "sm12_pages",
     "image_text": "image_text",
     "thinking_alias": "thinking_alias",
     "reasoning_effort": "reasoning_effort",

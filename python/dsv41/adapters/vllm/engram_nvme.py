@@ -23,6 +23,7 @@ import functools
 import importlib
 import logging
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsv41 import switches
@@ -30,6 +31,7 @@ from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.adapters.row_files import checkpoint_at, open_rows
 from dsv41.adapters.row_stats import watch
 from dsv41.adapters.staging import WEIGHT_BYTES, Lookup
+from dsv41.adapters.vllm.columns import gathered_order, own_columns
 from dsv41.errors import CheckFailed, UsageError
 from dsv41.geometry import Engram, column_owners
 
@@ -42,28 +44,8 @@ LOADER = "vllm.model_executor.model_loader.weight_utils"
 TABLE_NAMES = ("engram.embed.weight", "engram.embed.scale")
 # the released loaders that ask `should_skip_weight` before they read a tensor
 LOAD_FORMATS = ("auto", "safetensors", "hf", "dummy")
+ELSEWHERE = ("engram_check", "resident_scales", "engram_prefetch")
 WHOLE_FILES = ("eager", "prefetch")  # strategies that read every byte of a file
-
-
-def own_columns(owners: tuple[int, ...], *, rank: int) -> list[int]:
-    """Hash columns of a rank, ascending."""
-    return [column for column, owner in enumerate(owners) if owner == rank]
-
-
-def gathered_order(owners: tuple[int, ...], *, tp: int) -> list[int] | None:
-    """Where column c stands in the ranks' columns, gathered rank after rank; None: at c already.
-
-    Raises:
-        UsageError: D159, when the ranks have different numbers of columns and the order is not
-            kept: the engine gathers ceil(24 / tp) columns of each and cuts the end off.
-    """
-    gathered = [column for rank in range(tp) for column in own_columns(owners, rank=rank)]
-    if gathered == sorted(gathered):
-        return None
-    if len(owners) % tp:
-        says = f"{len(owners)} hash columns cannot be put back in order over {tp} ranks."
-        raise UsageError("D159", says, fix="pack and serve the partition contiguous-columns")
-    return [gathered.index(column) for column in range(len(owners))]
 
 
 def create_embedding(_original: Any, _layer: Any, layout: Any, layer_hash_index: int) -> Any:
@@ -109,6 +91,19 @@ def show_log() -> None:
     logging.getLogger("dsv41").setLevel(logging.INFO)
     for handler in logging.getLogger("vllm").handlers:
         logging.getLogger("dsv41").addHandler(handler)  # none twice
+
+
+def check_switches(environ: Mapping[str, str]) -> None:
+    """Refuse switches that only SGLang's adapter knows: ignoring one would be silent.
+
+    Raises:
+        UsageError: D158, naming them.
+    """
+    found = [name for name in ELSEWHERE if switches.read(environ, name)]
+    if found:
+        names = ", ".join(switches.SWITCHES[name].env for name in found)
+        says = f"engram_nvme has no {names} in vLLM."
+        raise UsageError("D158", says, fix="leave the setting out")
 
 
 def check_config(config: Any) -> None:
@@ -242,6 +237,7 @@ ADAPTER = Adapter(
             call=check_ready,
         ),
     ),
+    check=check_switches,
     needs=(
         f"{ENGRAM}.ParallelEngramEmbedding.lookup",
         f"{ENGRAM}.ParallelEngramEmbedding._allocate_weights",
