@@ -55,9 +55,10 @@
     in
     {
       packages = each (
-        { packages, ... }:
+        { packages, pkgs }:
         packages.images
         // {
+          nixos-options = import ./nix/docs.nix { inherit lib pkgs; };
           inherit (packages)
             dsv41
             local-env
@@ -71,5 +72,7 @@
       apps = each (import ./nix/apps.nix);
       checks = each (import ./nix/checks.nix);
       devShells = each (scope: { default = import ./nix/shell.nix scope; });
+      nixosModules.default = ./nix/modules;
+      templates = import ./nix/templates;
     };
 }

@@ -75,3 +75,4 @@ in
   inherit (packages) dsv41 local-env row-store;
 }
 // import ../tests/nix/sources.nix { inherit pkgs; }
+// import ../tests/nix/modules/checks.nix { inherit pkgs; }

@@ -16,7 +16,7 @@ let
 
   packages = {
     row-store = callPackage ./row-store.nix { };
-    dsv41 = callPackage ./dsv41.nix { };
+    dsv41 = callPackage ./dsv41.nix { inherit (packages) row-store; };
     local-env = env [ "local" ];
     sources = callPackage ./sources.nix { inherit pins; };
     nccl-sparkring = callPackage ./nccl-sparkring.nix { inherit pins; };

@@ -1,5 +1,9 @@
-# The operator command: pure Python, on rich alone.
-{ lib, python3 }:
+# The operator command: pure Python, on rich, and on the row store for `pack` and `rows`.
+{
+  lib,
+  python3,
+  row-store,
+}:
 let
   inherit (lib.importTOML ../../pyproject.toml) project;
 in
@@ -23,7 +27,10 @@ python3.pkgs.buildPythonApplication {
     cp ${../images/digests.json} python/dsv41/digests.json
   '';
   build-system = [ python3.pkgs.poetry-core ];
-  dependencies = [ python3.pkgs.rich ];
+  dependencies = [
+    python3.pkgs.rich
+    row-store
+  ];
   # where bash, zsh and fish look
   postInstall = ''
     PYTHONPATH=python:$PYTHONPATH python scripts/completions.py "$out/share"

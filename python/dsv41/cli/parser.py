@@ -88,12 +88,13 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_service_verbs(verbs: Any) -> None:
-    serve = _verb(verbs, "serve", "serve.serve", effect="changes hosts", says="Start the service.")
+    serve = _verb(verbs, "serve", "fleets.serve", effect="changes hosts", says="Start the service.")
     _add_profile(serve)
     _add_key(serve)
     serve.add_argument("--port", type=int, default=8888, metavar="N", help="default 8888")
     serve.add_argument("--detach", action="store_true", help="return when the service is ready")
     serve.add_argument("--dry-run", action="store_true", help="print the steps and do nothing")
+    serve.add_argument("--fleet", type=Path, metavar="F", help="with --dry-run: steps of a fleet")
     _add_plan(verbs)
     stop = _verb(verbs, "stop", "service.stop", effect="stops serving", says="Stop the service.")
     status = _verb(verbs, "status", "service.status", effect="reads hosts", says="One line a rank.")

@@ -35,7 +35,7 @@ def plan(args: Namespace, talk: Talk) -> int:
     options.refuse_ignored(args)
     if args.example is not None:
         return _example(args, talk)
-    made = _make(args)
+    made = make(args)
     if args.diff is not None:
         return _diff(args, made, talk)
     if args.format is not None:
@@ -67,7 +67,8 @@ def _example(args: Namespace, talk: Talk) -> int:
     return 0
 
 
-def _make(args: Namespace) -> Made:
+def make(args: Namespace) -> Made:
+    """The Plan that the flags ask for, and what it is made of."""
     chosen = _profile(args, args.profile)
     fleet = _fleet(args, chosen)
     return Made(profile=chosen, fleet=fleet, plan=_plan(args, chosen, fleet))

@@ -1,0 +1,45 @@
+"""`dsv41 serve --fleet`: what would be done on every node. Nothing is carried out over ssh yet."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from dsv41.cli import planning, verbs
+from dsv41.cli import serve as here
+from dsv41.errors import UsageError
+
+if TYPE_CHECKING:
+    from dsv41.cli.talk import Talk
+
+# what `plan` takes and `serve` leaves to the fleet file and the profile
+_OF_THE_FILES = {
+    "api_key_file": None,
+    "eager": False,
+    "image": None,
+    "port": None,
+    "reserve_gib": None,
+    "set": [],
+    "state_dir": None,
+    "text_only": False,
+    "tree": None,
+}
+
+
+def serve(args: Namespace, talk: Talk) -> int:
+    """Serve profile local here; of a fleet, print the steps."""
+    if args.fleet is None:
+        return here.serve(args, talk)
+    made = planning.make(Namespace(**{**vars(args), **_OF_THE_FILES}))
+    if not args.dry_run:
+        raise UsageError(
+            "D002",
+            f"Profile {args.profile} runs on a fleet, and this version starts ranks only on this "
+            "machine.",
+            fix="see the steps of every node with --dry-run, and carry them out there",
+        )
+    if args.json:
+        talk.put(made.plan.to_json().rstrip("\n"))
+    else:
+        verbs.show_steps(made.plan, talk)
+    return 0
