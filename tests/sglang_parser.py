@@ -43,14 +43,10 @@ def variables_known(names: list[str]) -> dict[str, object]:
 
 
 def behaviors() -> dict[str, object]:
-    """What the profiles rely on instead of an adapter, or work around."""
+    """What the profiles work around; what they rely on: tests/engines/test_upstream.py."""
     engram = engine("layers.engram")
     moe = engine("layers.quantization.mxfp4_flashinfer_cutlass_moe")
-    scoring = engine("layers.attention.dsv4.v41_indexer.scoring")
-    delay = engine("managers.min_free_slots_delayer").resolve_min_free_slots
     return {
-        "score_budget": scoring._DEEP_GEMM_SCORE_BUDGET_BYTES,
-        "min_free_slots": [delay(asked, 16, is_dflash_family=True) for asked in (None, 1)],
         "equal_blocks": "expects one equal block per request" in inspect.getsource(engram),
         "slices_of_128": "intermediate_size_per_partition % 128" in inspect.getsource(moe),
     }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsv41 import plan
-from dsv41.engines.trees import FLAG, TREES
+from dsv41.engines.trees import TREES
 from planned import fleet_for, planned, profile_with
 
 ROOT = Path(__file__).parent.parent
@@ -109,14 +109,6 @@ def test_sglang_declares_every_variable(sglang: dict[str, Any]) -> None:
     assert undeclared <= {"SGLANG_HOST_IP"}  # read in utils/network.py by os.getenv
     assert sglang["variables"]["SGLANG_FLASHINFER_MOE_FUSED_FINALIZE"] == "False"
     assert sglang["variables"]["SGLANG_RAGGED_VERIFY_MODE"] == "'static'"
-
-
-def test_the_release_does_what_no_adapter_does(sglang: dict[str, Any]) -> None:
-    """Behind each `flag` of the table of trees stands the released code."""
-    assert TREE.can("bounded_indexer") == FLAG
-    assert sglang["behaviors"]["score_budget"] == 2 << 30
-    assert TREE.can("min_free_slots") == FLAG
-    assert sglang["behaviors"]["min_free_slots"] == [3, None]  # asked nothing, asked 1
 
 
 def test_what_the_profiles_work_around_is_still_there(sglang: dict[str, Any]) -> None:
