@@ -82,6 +82,13 @@ refusals() {
     "$work/refusals.json"
 }
 
+# NIXPKGS_LIB=/path/to/nixpkgs/lib: the module's cases and the parity list on nixpkgs' own lib
+own_lib() {
+  nix eval --impure --json --expr "let lib = import (builtins.getEnv \"NIXPKGS_LIB\"); in import $tree/tests/nix/own-lib.nix { inherit lib; }" \
+    > "$work/own-lib.json"
+  $python -c 'import json, sys; found = json.load(open(sys.argv[1])); assert not found, found' "$work/own-lib.json"
+}
+
 help_is_shown() { nix run $offline "$flake#serve-local" -- --help | grep -- --state-dir; }
 next_is_shown() { nix run $offline "$flake" | grep serve-local; }
 
@@ -109,9 +116,11 @@ step "the stub of poetry2nix refuses what it must" refusals
 step "every output evaluates and every check builds" nix flake check --all-systems --print-build-logs $offline "$flake"
 step "row-store and dsv41 are the same bytes when built again" \
   nix build --rebuild --no-link --print-build-logs $offline "$flake#row-store" "$flake#dsv41"
+[ -z "${NIXPKGS_LIB:-}" ] || step "the module and the stand-in agree with the lib in NIXPKGS_LIB" own_lib
 step "nix run .#serve-local -- --help" help_is_shown
 step "nix run . names the next commands" next_is_shown
 step "nix run .#serve-local serves, answers and stops" serves
 step "flake.lock is unchanged" flake_lock
 say "$passed steps passed in $(($(date +%s) - began)) s with $(cat "$work/version")"
+[ -n "${NIXPKGS_LIB:-}" ] || say "not run here: the module on nixpkgs' own lib (give NIXPKGS_LIB=/path/to/nixpkgs/lib)"
 say "not run here: the real nixpkgs and the real poetry2nix (where they can be fetched: nix flake check)"
