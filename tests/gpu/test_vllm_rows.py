@@ -84,8 +84,9 @@ def test_answers_are_those_of_the_stock_table(
 ) -> None:
     """Tokens and all logprobs, to the last bit: eager, PIECEWISE and FULL graphs, both streams.
 
-    Each mode is compared with the stock table in that mode: a graph pads a chunk of 12 tokens to
-    16, and vLLM's own kernels then round differently from an eager run, without any rows of ours.
+    Each mode is compared with the stock table in that mode. In graphs vLLM's own kernels round
+    some logprobs differently from an eager run (2 of 14 answers, the same ones with the stock
+    table; all tokens agree), so the modes are not held to each other.
     """
     found = answers(one_rank, rounds=3)
     receipts["answers"] = {
