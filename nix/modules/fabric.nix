@@ -19,8 +19,9 @@ in
       type = types.bool;
       default = false;
       description = ''
-        Whether the firewall trusts `socketIfname`. The ranks meet and start NCCL over it, on ports that the kernel picks, so
-        a firewall that is closed there stops them. Turn it on where that network holds the nodes alone; else open it yourself.
+        Whether the firewall trusts `socketIfname`. The ranks meet and start NCCL over it, on ports that the kernel
+        picks, so a firewall that is closed there stops them. Turn it on where that network holds the nodes alone; else
+        open it yourself.
       '';
     };
   };

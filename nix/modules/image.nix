@@ -24,7 +24,8 @@ let
       ''
     else
       ''
-        ${skopeo} copy --preserve-digests ${lib.escapeShellArg cfg.image.source} containers-storage:${lib.escapeShellArg copied}
+        ${skopeo} copy --preserve-digests ${lib.escapeShellArg cfg.image.source} \
+          containers-storage:${lib.escapeShellArg copied}
         ${podman} image exists ${lib.escapeShellArg cfg.image.reference} || {
           echo "dsv41: ${cfg.image.source} holds another image than ${cfg.image.reference}" >&2
           exit 1

@@ -1,4 +1,4 @@
-# The checkpoint: on every node's own disk, or exported by one node over NFS. The options are those of the three-Spark recipe.
+# The checkpoint: on every node's own disk, or exported by one node over NFS, with the options of the three-Spark recipe.
 { lib, config, ... }:
 let
   inherit (lib) mkOption types;
