@@ -134,7 +134,9 @@ let
     gcc = hostTool "g++";
     patch = hostTool "patch";
     patchelf = hostTool "patchelf";
+    podman = hostTool "podman";
     shellcheck = hostTool "shellcheck";
+    skopeo = hostTool "skopeo";
     inherit (python) python3;
   };
 in
