@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,24 +29,26 @@ class Service:
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self.run_dir = run.RunDir.of(state)
 
+    def begin(self, *words: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+        """Start `dsv41 WORDS --state-dir ...`; the caller reads its output."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "dsv41", *words, "--state-dir", str(self.state)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=pass_fds,
+        )
+
+    def begin_serve(self, *words: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+        serve = ["serve", "--profile", "local", "--port", str(self.port)]
+        return self.begin(*serve, *words, pass_fds=pass_fds)
+
     def call(self, *words: str, status: int = 0) -> Any:
         """Run `dsv41 WORDS --state-dir ... --json`; its document."""
-        command = [sys.executable, "-m", "dsv41", *words, "--state-dir", str(self.state), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == status, done.stderr + done.stdout
-        return json.loads(done.stdout)
+        return document(self.begin(*words, "--json"), status=status)
 
     def serve(self, *words: str, status: int = 0) -> Any:
-        return self.call(
-            "serve",
-            "--profile",
-            "local",
-            "--port",
-            str(self.port),
-            "--detach",
-            *words,
-            status=status,
-        )
+        return document(self.begin_serve("--detach", "--json", *words), status=status)
 
     def processes(self) -> set[int]:
         """Every process whose command line names the state folder."""
@@ -66,6 +67,13 @@ class Service:
         return host.wait_until(lambda: not self.processes(), seconds=20)
 
 
+def document(begun: subprocess.Popen[str], *, status: int) -> Any:
+    """The document of a command; it ends with its pipes, whatever it started."""
+    out, err = begun.communicate(timeout=150)
+    assert begun.returncode == status, err + out
+    return json.loads(out)
+
+
 @pytest.fixture
 def service(tmp_path: Path, checkpoint: Path, rows_dir: Path) -> Iterator[Service]:
     """A service whose checkpoint and rows are copies of those that the tests share."""
@@ -80,7 +88,17 @@ def service(tmp_path: Path, checkpoint: Path, rows_dir: Path) -> Iterator[Servic
 
 
 def test_three_ranks_from_start_to_stop(service: Service) -> None:
-    started = service.serve()
+    # Two at once: one makes what is absent and starts, the other is refused and disturbs nothing.
+    # Neither keeps a pipe of its caller open: `communicate` reads theirs to the end, and so do we.
+    ours, theirs = os.pipe()
+    both = [service.begin_serve("--detach", "--json", pass_fds=(theirs,)) for _ in range(2)]
+    os.close(theirs)
+    said = {one.communicate(timeout=150)[0]: one.returncode for one in both}
+    assert os.read(ours, 1) == b""
+    os.close(ours)
+    assert sorted(said.values()) == [0, 5], said
+    started, refused = (json.loads(text) for text in sorted(said, key=lambda text: said[text]))
+    assert refused["code"] == "D063"
     assert (started["schema"], started["status"]) == ("dsv41.serve/1", "ready")
     assert started["url"] == service.url
     status = service.call("status")
@@ -93,9 +111,8 @@ def test_three_ranks_from_start_to_stop(service: Service) -> None:
     assert receipt["result"]["steps"] == smoke["steps"]
     logs = service.call("logs")
     assert all(logs["ranks"][str(rank)] for rank in range(3))
-    # serving twice is refused and disturbs nothing
-    refused = service.serve(status=5)
-    assert refused["code"] == "D063"
+    # serving again is refused and disturbs nothing
+    assert service.serve(status=5)["code"] == "D063"
     assert Endpoint(url=service.url).status("/ready") == 200
     assert service.call("stop")["status"] == "stopped"
     assert service.all_gone()
@@ -103,20 +120,34 @@ def test_three_ranks_from_start_to_stop(service: Service) -> None:
     assert service.call("stop")["status"] == "nothing runs"
 
 
-def test_kill_9_of_anyone_leaves_nothing_and_serve_starts_again(service: Service) -> None:
+def test_a_killed_rank_ends_all_and_serve_starts_again(service: Service) -> None:
     service.serve("--tp", "2")
+    ranks = observe.look(service.run_dir)["ranks"]
+    os.kill(ranks[1]["pid"], signal.SIGKILL)
+    assert service.all_gone()
+    assert service.call("status", status=1)["status"] == "failed"
+    # attached: an INT as soon as it says that it is ready leaves the service running
+    attached = service.begin_serve("--tp", "1")
+    assert attached.stdout is not None
+    assert attached.stdout.readline() == f"ready {service.url}\n"
+    attached.send_signal(signal.SIGINT)
+    _, words = attached.communicate(timeout=20)
+    assert attached.returncode == 0, words
+    assert "dsv41 stop" in words
+    assert Endpoint(url=service.url).status("/ready") == 200
+    # the supervisor killed: nothing is left, and the state folder serves again
     supervisor = service.run_dir.supervisor()
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
     assert service.all_gone()
     assert service.call("status", status=1)["status"] == "failed"
-    service.serve("--tp", "2")
-    ranks = observe.look(service.run_dir)["ranks"]
-    os.kill(ranks[1]["pid"], signal.SIGKILL)
+    again = service.begin_serve("--tp", "1")
+    assert again.stdout is not None
+    assert again.stdout.readline().startswith("ready")
+    again.terminate()
+    again.communicate(timeout=30)
+    assert again.returncode == 0
     assert service.all_gone()
-    after = service.call("status", status=1)
-    assert after["status"] == "failed"
-    assert service.serve("--tp", "1")["status"] == "ready"
 
 
 def test_a_taken_port_and_a_bad_key_file_are_refused_first(service: Service) -> None:
@@ -138,39 +169,3 @@ def host_listener(port: int) -> Any:
     listener.bind(("127.0.0.1", port))
     listener.listen()
     return listener
-
-
-def test_an_attached_serve_detaches_on_int_and_stops_on_term(service: Service) -> None:
-    command = [sys.executable, "-m", "dsv41", "serve", "--tp", "1", "--port", str(service.port)]
-    command += ["--state-dir", str(service.state)]
-    attached = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert attached.stdout is not None
-    assert attached.stdout.readline() == f"ready {service.url}\n"
-    attached.send_signal(signal.SIGINT)
-    _, words = attached.communicate(timeout=20)
-    assert attached.returncode == 0
-    assert "dsv41 stop" in words
-    assert Endpoint(url=service.url).status("/ready") == 200
-    service.call("stop")
-    again = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert again.stdout is not None
-    assert again.stdout.readline().startswith("ready")
-    again.terminate()
-    again.communicate(timeout=30)
-    assert again.returncode == 0
-    assert service.all_gone()
-
-
-def test_detach_holds_no_descriptor_of_its_caller(service: Service) -> None:
-    """A pipe that the caller reads to its end must end when `serve --detach` returns."""
-    command = f"{sys.executable} -m dsv41 serve --tp 1 --port {service.port} --detach"
-    started = time.monotonic()
-    done = subprocess.run(
-        ["bash", "-c", f"{command} --state-dir {service.state} 2>&1 | cat"],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert f"ready {service.url}" in done.stdout
-    assert time.monotonic() - started < 60

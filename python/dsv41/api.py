@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from dsv41.errors import EngineFailed, Unreachable, UsageError
 
+LOGS = "see what the service says: dsv41 logs"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
@@ -25,7 +27,11 @@ class Endpoint:
         """Refuse a URL that is not http(s)."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError("D110", f"{self.url!r} is not a URL like http://127.0.0.1:8888/v1.")
+            raise UsageError(
+                "D110",
+                f"{self.url!r} is not a URL like http://127.0.0.1:8888/v1.",
+                fix="give --url with http:// or https://, a host and a port",
+            )
 
     @property
     def root(self) -> str:
@@ -68,7 +74,7 @@ class Endpoint:
                     return
                 if line.startswith(b"data: "):
                     yield _chunk(data)
-        raise EngineFailed("D112", "The stream ended without [DONE].")
+        raise EngineFailed("D112", "The stream ended without [DONE].", fix=LOGS)
 
     @contextmanager
     def _exchange(
@@ -97,14 +103,16 @@ class Endpoint:
     def _ok(self, answer: http.client.HTTPResponse) -> bytes:
         body = answer.read()
         if answer.status != http.client.OK:
-            raise EngineFailed("D111", f"{self.root} answered {answer.status}: {_message(body)}")
+            says = f"{self.root} answered {answer.status}: {_message(body)}"
+            raise EngineFailed("D111", says, fix=LOGS)
         return body
 
 
 def _chunk(data: str) -> dict[str, Any]:
     chunk: dict[str, Any] = json.loads(data)
     if "error" in chunk:
-        raise EngineFailed("D111", f"The stream carried an error: {_message(data.encode())}")
+        says = f"The stream carried an error: {_message(data.encode())}"
+        raise EngineFailed("D111", says, fix=LOGS)
     return chunk
 
 

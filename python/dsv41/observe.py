@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dsv41.api import Endpoint
-from dsv41.errors import UsageError
+from dsv41.errors import EngineFailed, Unreachable, UsageError
 from dsv41.plan import Plan
-from dsv41.run import RunDir
+from dsv41.run import RunDir, service_name
 
 TAIL_BYTES = 256 * 1024  # as much of a log's end as `tail` reads
 
@@ -17,17 +17,18 @@ TAIL_BYTES = 256 * 1024  # as much of a log's end as `tail` reads
 def look(run: RunDir) -> dict[str, Any]:
     """What runs, with the evidence: fields status, url, says, digest, pid, ranks.
 
-    status is serving (the head's /ready answers 200), starting, failed (the last service ended
-    with an error) or stopped. Raises UsageError D062 when nothing was ever started here.
+    status is serving (the head's /ready answers 200 for this Plan), starting, failed (the last
+    service ended with an error) or stopped. Raises UsageError D062 when nothing was ever started
+    here.
     """
     plan = run.plan()
     pid = run.supervisor()
     ended = run.ended()
     pids = _rank_pids(run) if pid else {}
-    ready = Endpoint(url=plan.url, timeout=5).status("/ready") if pid else None
+    wrong = readiness(plan) if pid else ""
     ranks = [_rank(run, plan, rank, pids.get(str(rank))) for rank in range(len(plan.ranks))]
     if pid:
-        status, says = ("serving", "") if ready == 200 else ("starting", f"/ready says {ready}")
+        status, says = ("starting", wrong) if wrong else ("serving", "")
     elif ended.get("exit") == 0:
         status, says = "stopped", str(ended.get("says", ""))
     else:
@@ -42,12 +43,33 @@ def look(run: RunDir) -> dict[str, Any]:
     }
 
 
+def readiness(plan: Plan) -> str:
+    """Why the service of a Plan does not answer yet; empty when /ready is 200 and names it."""
+    endpoint = Endpoint(url=plan.url, timeout=5)
+    try:
+        said = json.loads(endpoint.text("/ready"))
+    except Unreachable as error:
+        return error.says
+    except EngineFailed as error:
+        return f"/ready: {error.says}"
+    except ValueError:
+        said = None
+    found = said.get("service") if isinstance(said, dict) else None
+    if found == service_name(plan):
+        return ""
+    return f"{plan.url} answers for another service: expected {service_name(plan)}, found {found}"
+
+
 def check_rank(plan: Plan, rank: int | None) -> list[int]:
     """The ranks to show: all, or the one asked for; UsageError D064 when the Plan has it not."""
     if rank is None:
         return list(range(len(plan.ranks)))
     if not 0 <= rank < len(plan.ranks):
-        raise UsageError("D064", f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.")
+        raise UsageError(
+            "D064",
+            f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.",
+            fix=f"give --rank a number from 0 to {len(plan.ranks) - 1}",
+        )
     return [rank]
 
 

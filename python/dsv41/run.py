@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,14 +94,32 @@ def read_plan(path: Path) -> Plan:
     return parse(text, where=str(path))
 
 
-def start_service(plan: Plan) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a Plan in its own session; Unsafe D063 when one lives already."""
+def service_name(plan: Plan) -> str:
+    """What the ranks of a Plan call their service: its group, and the name in /ready."""
+    return plan.digest[-16:]
+
+
+@contextlib.contextmanager
+def claim(plan: Plan) -> Iterator[host.Lock]:
+    """Hold the lock of the state folder; Unsafe D063 when a service lives or starts there already.
+
+    The supervisor inherits the lock, so the service keeps it when this ends.
+    """
     run = RunDir.of(plan.state_dir)
     host.make_folder(run.path)
     lock = host.Lock.take(run.lock_file)
     if lock is None:
         raise _second(run, plan)
     lock.write_owner(os.getpid())
+    try:
+        yield lock
+    finally:
+        lock.close()
+
+
+def start_service(plan: Plan, lock: host.Lock) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a Plan in its own session; it inherits the lock that `claim` took."""
+    run = RunDir.of(plan.state_dir)
     try:
         run.ended_file.unlink(missing_ok=True)
         for log in (None, *range(len(plan.ranks))):
@@ -121,15 +139,7 @@ def start_service(plan: Plan) -> subprocess.Popen[bytes]:
             f"The folder {run.path} cannot be written: {error.strerror}.",
             fix="free space or give another folder with --state-dir",
         ) from error
-    finally:
-        lock.close()
     return process
-
-
-def refuse_second(run: RunDir, plan: Plan) -> None:
-    """Unsafe D063 when a service lives in the folder already."""
-    if run.supervisor() is not None:
-        raise _second(run, plan)
 
 
 def _second(run: RunDir, plan: Plan) -> Unsafe:
@@ -175,7 +185,11 @@ def exec_rank(
     TERM_PATIENCE of the first signal is killed. With `parent`, all ends when that process does.
     """
     if not 0 <= rank < len(plan.ranks):
-        raise UsageError("D064", f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.")
+        raise UsageError(
+            "D064",
+            f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.",
+            fix=f"give --rank a number from 0 to {len(plan.ranks) - 1}",
+        )
     here, argv = plan.ranks[rank], _command(plan, plan.ranks[rank])
     if parent is not None:
         host.die_with_parent(parent)
@@ -246,7 +260,7 @@ def _command(plan: Plan, rank: Rank) -> list[str]:
     """The argv to start; `python` is this interpreter, which has the engine that the Plan names."""
     program, *rest = rank.argv
     if program == "python":
-        return [sys.executable, *rest, "--parent", str(os.getpid()), "--group", plan.digest[-16:]]
+        return [sys.executable, *rest, "--parent", str(os.getpid()), "--group", service_name(plan)]
     return [program, *rest]
 
 

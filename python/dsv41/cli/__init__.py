@@ -32,7 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        found = Error("D009", f"{error.filename or 'The system'}: {error.strerror or error}.")
+        found = Error(
+            "D009",
+            f"{error.filename or 'The system'}: {error.strerror or error}.",
+            fix="check path, owner and free space, then run the same command again",
+        )
         talk.error(found)
         return found.exit_status
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from argparse import Namespace
@@ -105,7 +106,9 @@ def judge_log(args: Namespace, talk: Talk) -> int:
     """Judge an engine's log, or samples of a running engine; 1 when something fails."""
     if (args.log is None) == (args.samples is None):
         raise UsageError(
-            "D006", "diagnose takes a LOG (- for stdin) or --samples FILE, one of the two."
+            "D006",
+            "diagnose takes a LOG (- for stdin) or --samples FILE, one of the two.",
+            fix="dsv41 diagnose LOG, or dsv41 diagnose --samples FILE",
         )
     if args.samples is not None:
         samples, bad = diagnose.read_samples(_text(args.samples))
@@ -121,7 +124,11 @@ def _text(path: Path) -> str:
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
-        raise UsageError("D007", f"{path} cannot be read: {error.strerror}.") from error
+        raise UsageError(
+            "D007",
+            f"{path} cannot be read: {error.strerror}.",
+            fix=f"ls -l {shlex.quote(str(path))}",
+        ) from error
     return data.decode(errors="replace")
 
 

@@ -7,13 +7,13 @@ import time
 import zlib
 from argparse import Namespace
 
-from dsv41 import host, run
-from dsv41.api import Endpoint
+from dsv41 import host, observe, run
 from dsv41.cli import verbs
 from dsv41.cli.service import follow, show_logs
 from dsv41.cli.talk import Talk
 from dsv41.errors import INTERRUPTED, EngineFailed
 from dsv41.plan import Plan
+from dsv41.profile import Profile
 
 START_SECONDS = 120.0  # a cold start reads torch and the tables from disk once a rank
 USUAL_START = "usually 5 to 15 s, longer on a busy machine"
@@ -30,22 +30,24 @@ def serve(args: Namespace, talk: Talk) -> int:
         return 0
     chosen, plan = verbs.make_plan(args, master_port=_meeting_port(args))
     state = run.RunDir.of(plan.state_dir)
-    verbs.load_local_engine()
-    _check_before_start(args, state, plan)
-    verbs.prepare_state(args.state_dir.absolute(), chosen, talk)
+    _check_keys(args)
     interrupted = INTERRUPTED  # until it is ready, Ctrl-C cuts the command short
     try:
         with host.term_raises():
-            _bring_up(args, state, plan, talk)
-            interrupted = 0
+            started = _start(args, chosen, plan, talk)
+            _wait_ready(state, plan, talk)
+            interrupted = 0  # before anybody can read that it is ready, and send a Ctrl-C
+            _announce(args, state, plan, talk, seconds=round(time.monotonic() - started, 2))
             return 0 if args.detach else _attach(state, plan, talk)
     except KeyboardInterrupt:
+        if state.supervisor() is None:
+            raise  # nothing was started yet
         talk.say(f"detached; the service goes on at {plan.url}")
         talk.say(f"follow it with: dsv41 logs --follow --state-dir {shlex.quote(plan.state_dir)}")
         talk.say(f"stop it with: {_stop_command(plan)}")
         return interrupted
     except host.Terminated:
-        talk.say(f"service {run.stop_service(plan.state_dir)}")
+        talk.say(f"asked to stop: {run.stop_service(plan.state_dir)}")
         return 0
 
 
@@ -55,24 +57,32 @@ def _meeting_port(args: Namespace) -> int:
     return host.free_port("127.0.0.1", 20000 + offset)
 
 
-def _check_before_start(args: Namespace, state: run.RunDir, plan: Plan) -> None:
-    """Whatever can be refused is refused before anything is made or started."""
+def _check_keys(args: Namespace) -> None:
+    """Refuse a bad key file before anything is made or started."""
     from dsv41.local.http import keys  # noqa: PLC0415 - only there with the local engine
 
     if args.api_key_file is not None:
         keys.read_keys(args.api_key_file)
-    host.make_folder(state.path)
-    run.refuse_second(state, plan)
-    host.refuse_taken_port("127.0.0.1", args.port)
 
 
-def _bring_up(args: Namespace, state: run.RunDir, plan: Plan, talk: Talk) -> None:
-    """Start the ranks, wait for /ready and say so."""
-    started = time.monotonic()
-    process = run.start_service(plan)
-    with talk.waiting(f"starting {plan.profile}, ranks: {len(plan.ranks)}, {USUAL_START}"):
-        _wait_ready(state, plan, talk)
-    seconds = round(time.monotonic() - started, 2)
+def _start(args: Namespace, chosen: Profile, plan: Plan, talk: Talk) -> float:
+    """Claim the state folder, make what is absent in it, start the ranks; when they started.
+
+    The claim comes first: of two that start at once, one makes the files and the other is refused.
+    """
+    with run.claim(plan) as lock:
+        host.refuse_taken_port("127.0.0.1", args.port)
+        verbs.load_local_engine()
+        verbs.prepare_state(args.state_dir.absolute(), chosen, talk)
+        started = time.monotonic()
+        run.start_service(plan, lock)
+    return started
+
+
+def _announce(
+    args: Namespace, state: run.RunDir, plan: Plan, talk: Talk, *, seconds: float
+) -> None:
+    """Say that it is ready, and what can be done next."""
     key = f" --api-key-file {shlex.quote(plan.api_key_file)}" if plan.api_key_file else ""
     talk.say(f"ready in {seconds} s; next: dsv41 smoke --url {plan.url}{key}")
     talk.say(f"stop it with: {_stop_command(plan)}")
@@ -83,7 +93,7 @@ def _bring_up(args: Namespace, state: run.RunDir, plan: Plan, talk: Talk) -> Non
             "serve",
             status="ready",
             url=plan.url,
-            pid=process.pid,
+            pid=state.supervisor(),
             digest=plan.digest,
             seconds=seconds,
             state_dir=plan.state_dir,
@@ -93,23 +103,27 @@ def _bring_up(args: Namespace, state: run.RunDir, plan: Plan, talk: Talk) -> Non
 
 
 def _wait_ready(state: run.RunDir, plan: Plan, talk: Talk) -> None:
-    """Return when /ready answers 200; EngineFailed with the ends of the logs otherwise."""
-    endpoint = Endpoint(url=plan.url, timeout=5)
+    """Return when the service answers; EngineFailed with the ends of the logs otherwise."""
 
     def ready() -> bool:
         run.require_alive(state)
-        return endpoint.status("/ready") == 200
+        return not observe.readiness(plan)
 
+    waiting = f"starting {plan.profile}, ranks: {len(plan.ranks)}, {USUAL_START}"
     try:
-        in_time = host.wait_until(ready, seconds=START_SECONDS, every=POLL)
+        with talk.waiting(waiting):
+            in_time = host.wait_until(ready, seconds=START_SECONDS, every=POLL)
     except EngineFailed:
         show_logs(state, plan, talk, lines=8)
         raise
     if not in_time:
+        wrong = observe.readiness(plan)
         show_logs(state, plan, talk, lines=8)
         run.stop_service(plan.state_dir)
         raise EngineFailed(
-            "D066", f"The service was not ready within {START_SECONDS:.0f} s; it was stopped."
+            "D066",
+            f"The service was not ready within {START_SECONDS:.0f} s ({wrong}); it was stopped.",
+            fix=f"read the logs: dsv41 logs --state-dir {shlex.quote(plan.state_dir)}",
         )
 
 

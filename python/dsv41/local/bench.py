@@ -114,7 +114,11 @@ def _first_token(endpoint: Endpoint) -> float:
     answer = _stream(endpoint, PROMPT, tokens=2)
     if answer["prompt"] != PROMPT_TOKENS:
         found = answer["prompt"]
-        raise CheckFailed("D067", f"the prompt has {found} tokens; {PROMPT_TOKENS} were meant.")
+        raise CheckFailed(
+            "D067",
+            f"the prompt has {found} tokens; {PROMPT_TOKENS} were meant.",
+            fix="lengthen or shorten PROMPT in python/dsv41/local/bench.py",
+        )
     return float(answer["first"])
 
 
@@ -188,7 +192,11 @@ def _dsv41(*argv: str) -> None:
     )
     if done.returncode:
         says = (done.stderr.strip() or done.stdout.strip()).replace("\n", " ")
-        raise CheckFailed("D067", f"dsv41 {argv[0]} ended with status {done.returncode}: {says}")
+        raise CheckFailed(
+            "D067",
+            f"dsv41 {argv[0]} ended with status {done.returncode}: {says}",
+            fix="mend what it says, then measure again",
+        )
 
 
 def _free_port() -> int:

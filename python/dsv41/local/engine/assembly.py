@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from dsv41.geometry import Shard
 
+_MAKE_AGAIN = "remove the checkpoint's folder, then run the same command again"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
@@ -125,11 +127,13 @@ def _token_map(checkpoint: Path, config: ModelConfig) -> list[int]:
     try:
         table = np.fromfile(path, dtype="<i4")
     except OSError as error:
-        raise CheckFailed("D044", f"{path} cannot be read: {error.strerror}.") from error
+        raise CheckFailed(
+            "D044", f"{path} cannot be read: {error.strerror}.", fix=_MAKE_AGAIN
+        ) from error
     if table.size != config.vocab_size:
         raise CheckFailed(
             "D044",
             f"{path} has {table.size} ids; the vocabulary has {config.vocab_size}.",
-            fix="remove the checkpoint's folder, then run the same command again",
+            fix=_MAKE_AGAIN,
         )
     return [int(value) for value in table]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BEAT = 1.0  # seconds between two questions whether all ranks are there
 QUEUE = 64  # requests that may wait beyond those that run
+_LATER = "send the request again later"
 
 
 class Stream:
@@ -99,7 +100,11 @@ class Engine:
         EngineFailed D053 when the engine is dead, D055 when it stops.
         """
         if any(not 0 <= token < self._vocab for token in job.prompt):
-            raise UsageError("D051", f"the prompt has an id outside 0..{self._vocab - 1}.")
+            raise UsageError(
+                "D051",
+                f"the prompt has an id outside 0..{self._vocab - 1}.",
+                fix="encode the prompt with the tokenizer of this checkpoint",
+            )
         stream = Stream(Generation(job, context=self._runner.context))
         with self._wake:
             self._refuse_when_closed()
@@ -169,7 +174,7 @@ class Engine:
         if self.failure is not None:
             raise EngineFailed("D053", self.failure, fix="start the service again")
         if self._closing is not None:
-            raise EngineFailed("D055", self._closing, fix="send the request again later")
+            raise EngineFailed("D055", self._closing, fix=_LATER)
 
     def _end_all(self, error: Error, lost: list[Request]) -> None:
         for request in lost:
@@ -191,7 +196,7 @@ class Engine:
             arrived, self._inbox = self._inbox, []
             ending = self._ending
         if ending:
-            self._end_all(EngineFailed("D055", "the engine is stopping."), arrived)
+            self._end_all(EngineFailed("D055", "the engine is stopping.", fix=_LATER), arrived)
             self._runner.lead(Step(stop=True))
             return False
         for request in arrived:

@@ -62,13 +62,21 @@ class Sampler:
         """
         row = logits.detach().numpy().copy()
         if not np.isfinite(row.max()):
-            raise EngineFailed("D054", "the logits are not finite; the model computed NaN or inf.")
+            raise EngineFailed(
+                "D054",
+                "the logits are not finite; the model computed NaN or inf.",
+                fix="check the rows and start again: dsv41 rows verify FILE...",
+            )
         row[self.banned[self.banned < row.size]] = -np.inf
         if mask is not None:
             row[~allowed(mask, row.size)] = -np.inf
         top = int(np.argmax(row))  # the lowest id wins a tie
         if row[top] == -np.inf:
-            raise EngineFailed("D054", "the output constraint allows no token at all here.")
+            raise EngineFailed(
+                "D054",
+                "the output constraint allows no token at all here.",
+                fix="send the request with a schema that has an answer",
+            )
         if self.sampling.temperature == 0.0:
             return top
         return pick(row, self.sampling, uniform(self.seed, position))

@@ -180,7 +180,7 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - a constraint library may raise anything
             self._free(slot)
             says = f"the output constraint failed: {type(error).__name__}: {error}."
-            request.fail(EngineFailed("D054", says))
+            request.fail(EngineFailed("D054", says, fix="send a simpler schema"))
             return
         self.generated_tokens += len(event.tokens)
         if event.finish is not None:
