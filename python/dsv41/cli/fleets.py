@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dsv41.cli import planning, verbs
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from dsv41.cli.talk import Talk
 
 # what `plan` takes and `serve` leaves to the fleet file and the profile
-_OF_THE_FILES = {
+_OF_THE_FILES: Mapping[str, object] = {
     "api_key_file": None,
     "eager": False,
     "image": None,
