@@ -105,3 +105,25 @@ def test_the_preflight_asks_only_for_what_is_on() -> None:
     with pytest.raises(SystemExit, match="D140 adapter scale_repair"):
         preflight.main(["--engine", "sglang"], {"DSV41_SCALE_REPAIR": "1"})
     preflight.main(["--engine", "vllm"], {})
+
+
+@pytest.mark.parametrize(
+    ("engine", "allowed", "loads"),
+    [
+        ("sglang", "", True),
+        ("sglang", "other, dsv41", True),
+        ("sglang", ",", False),
+        ("vllm", "other,dsv41", True),
+        ("vllm", "other, dsv41", False),  # vLLM compares " dsv41"
+        ("vllm", "", False),  # and takes this for a list without us
+    ],
+)
+def test_the_preflight_reads_the_list_of_plugins_as_the_engine_does(
+    engine: str, allowed: str, *, loads: bool
+) -> None:
+    switch, variable = {
+        "sglang": ("DSV41_TP_PAD", "SGLANG_PLUGINS"),
+        "vllm": ("DSV41_SM12_PAGES", "VLLM_PLUGINS"),
+    }[engine]
+    errors = list(preflight.problems(engine, {switch: "1", variable: allowed}))
+    assert loads is not any(f"{variable} is {allowed!r}" in error.says for error in errors)

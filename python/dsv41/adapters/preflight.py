@@ -51,16 +51,28 @@ def _not_loaded(engine: str, environ: Mapping[str, str]) -> Iterator[Error]:
     if PLUGIN not in {point.name for point in metadata.entry_points(group=group)}:
         says = f"no installed package has the entry point {PLUGIN} of {group}."
         yield CheckFailed("D141", says, fix="use the image that the Plan names")
-    allowed = environ.get(variable)
-    if allowed and PLUGIN not in [name.strip() for name in allowed.split(",")]:
-        says = f"{variable} is {allowed!r}, which leaves {PLUGIN} out."
-        yield CheckFailed("D141", says, fix=f"add {PLUGIN} to {variable}")
+    allowed = _allowed(engine, environ)
+    if allowed is not None and PLUGIN not in allowed:
+        says = f"{variable} is {environ[variable]!r}, which leaves {PLUGIN} out."
+        yield CheckFailed("D141", says, fix=f"set {variable}={PLUGIN}, or unset it")
     for name in _LOADER[engine]:
         try:
             probe.find(name)
         except (LookupError, ImportError) as error:
             says = f"the plugin loader of {engine} lacks {name}: {error}."
             yield CheckFailed("D141", says, fix=probe.MEND)
+
+
+def _allowed(engine: str, environ: Mapping[str, str]) -> list[str] | None:
+    """The names that the engine's own loader lets pass; None: all of them.
+
+    SGLang strips them and takes an empty variable for none. vLLM does neither: "" lets nothing pass
+    and "other, dsv41" not us (vllm/envs.py of 0.33.0).
+    """
+    text = environ.get(_ALLOWED[engine])
+    if engine == "vllm":
+        return None if text is None else text.split(",")
+    return [name.strip() for name in text.split(",")] if text else None
 
 
 def main(argv: list[str] | None = None, environ: Mapping[str, str] = os.environ) -> None:
