@@ -5,25 +5,18 @@ One server for the whole file; only its scheduler is a script (scripted_sglang.p
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import live_sglang
 import pytest
-import scripted_sglang
+from live_sglang import Server
 
 SECRET, OTHER = "sk-first-0123456789", "sk-second-0123456789"
 LIMIT = 300
-PATIENCE = 540  # three processes import SGLang, which takes minutes on a busy machine
 SENTENCE = (
     "All work and no repetition makes jack a dull boy, he said to the long bright river of "
     "evening, where nobody came and nothing was, ever again.\n"
@@ -33,98 +26,21 @@ PLACEHOLDER = "<\uff5cdeepseek_image\uff5c>"
 pytestmark = pytest.mark.timeout(600)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    port: int
-    process: int
-    log: Path
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        key: str | None = SECRET,
-        headers: dict[str, str] | None = None,
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers in lower case, and the whole body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        sent = {"Content-Type": "application/json", **(headers or {})}
-        if key is not None:
-            sent["Authorization"] = f"Bearer {key}"
-        connection.request(method, path, None if body is None else json.dumps(body), sent)
-        answer = connection.getresponse()
-        found = answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
-        connection.close()
-        return found
-
-    def chat(self, text: str, **fields: object) -> dict[str, Any]:
-        messages = [{"role": "user", "content": text}]
-        body = {"model": "x", "messages": messages, **fields}
-        status, _, answer = self.ask("POST", "/v1/chat/completions", body)
-        assert status == 200, answer
-        found: dict[str, Any] = json.loads(answer)
-        return found
-
-    def stream(self, text: str, **fields: object) -> list[dict[str, Any]]:
-        """Every event of a stream, which must end as streams end."""
-        messages = [{"role": "user", "content": text}]
-        options = {"stream": True, "stream_options": {"include_usage": True}}
-        body = {"model": "x", "messages": messages, **options, **fields}
-        status, _, answer = self.ask("POST", "/v1/chat/completions", body)
-        assert status == 200, answer
-        *events, end, rest = answer.decode().split("\n\n")
-        assert (end, rest) == ("data: [DONE]", "")
-        return [json.loads(event.removeprefix("data: ")) for event in events]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
-    model = scripted_sglang.write_model(folder / "model")
     keys = folder / "keys"
     keys.touch(mode=0o600)
     keys.write_text(f"{SECRET}\n{OTHER}\n")
-    port = free_port()
-    here = Path(__file__).parent
-    paths = [os.environ.get("PYTHONPATH", ""), str(here), str(here.parent)]
     asked = {
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "DSV41_API_KEY_FILE": str(keys),
         "DSV41_LOOP_ABORT": "1",
         "DSV41_THINKING_ALIAS": "1",
         "DSV41_IMAGE_TEXT": "1",
         "SGLANG_MAX_NEW_TOKENS_LIMIT": str(LIMIT),
     }
-    argv = [sys.executable, scripted_sglang.__file__, str(model), str(port), "--enable-metrics"]
-    log = folder / "log"
-    with log.open("w") as out:
-        started = subprocess.Popen(
-            argv, env={**os.environ, **asked}, stdout=out, stderr=out, start_new_session=True
-        )
-    found = Server(port=port, process=started.pid, log=log)
-    try:
-        wait(found, started)
+    with live_sglang.started(folder, "--enable-metrics", key=SECRET, **asked) as found:
         yield found
-    finally:
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
-
-
-def wait(server: Server, started: subprocess.Popen[bytes]) -> None:
-    """Until SGLang says that it has answered its own first requests."""
-    end = time.monotonic() + PATIENCE
-    while "The server is fired up" not in server.log.read_text():
-        assert started.poll() is None, server.log.read_text()[-3000:]
-        assert time.monotonic() < end, server.log.read_text()[-3000:]
-        time.sleep(1)
 
 
 @pytest.mark.parametrize("path", ["/health", "/health_generate", "/ready", "/metrics"])
