@@ -31,4 +31,4 @@ def test_a_fleet_is_not_served_yet(fleet: Path, capsys: pytest.CaptureFixture[st
     assert main(["serve", "--profile", "tp3", "--fleet", str(fleet), "--json"]) == 2
     refused = json.loads(capsys.readouterr().out)
     assert refused["code"] == "D002"
-    assert "--dry-run" in refused["fix"]
+    assert "dsv41 rank exec" in refused["fix"]

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from dsv41 import formats, profile
+from dsv41 import containers as command_lines
 from dsv41 import plan as plans
+from dsv41 import profile
 from dsv41.api import Endpoint
 from dsv41.fleet import loopback
 from nix_images import CONFIG, NIX, ROOT
@@ -118,7 +119,7 @@ def containers(ranks: list[plans.Rank]) -> Iterator[list[str]]:
     names = [f"dsv41-test-{os.getpid()}-rank{rank.rank}" for rank in ranks]
     try:
         for rank, name in reversed(list(zip(ranks, names, strict=True))):
-            command = formats.container_command("podman", rank)
+            command = command_lines.detached("podman", rank)
             run(*[f"--name={name}" if w.startswith("--name=") else w for w in command])
         yield names
     finally:

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dsv41 import containers
+from dsv41.containers import PLACEHOLDER
 from dsv41.errors import UsageError
 from dsv41.fleet import Fleet
 from dsv41.plan import Plan, Rank
 from dsv41.profile import Profile
-
-PLACEHOLDER = "IMAGE"  # stands where no digest is known
 
 
 def render(how: str, made: Plan, profile: Profile, fleet: Fleet) -> str:
@@ -45,36 +45,15 @@ def _commands(program: str, made: Plan, profile: Profile, fleet: Fleet) -> Itera
         if rank.rank == 0 and fleet.api_key_file:
             yield f"# the keys come by the mounted file {fleet.api_key_file}, never by argv\n"
         sudo = ["sudo"] if fleet.nodes[rank.rank].sudo else []
-        yield shlex.join([*sudo, *container_command(program, rank)]) + "\n"
-
-
-def container_command(program: str, rank: Rank) -> list[str]:
-    """The command that starts one rank; the image's own entry point is not relied on."""
-    command = [program, "run", "--detach", f"--name=dsv41-rank{rank.rank}", "--pull=never"]
-    command += rank.options
-    command += [f"--env={name}={value}" for name, value in sorted(rank.env.items())]
-    command += [f"--volume={mount}" for mount in rank.mounts]
-    image = rank.image or PLACEHOLDER
-    return [*command, f"--entrypoint={rank.argv[0]}", image, *rank.argv[1:]]
+        yield shlex.join([*sudo, *containers.detached(program, rank)]) + "\n"
 
 
 _UNITS = {
-    "dsv41-weights.service": """\
-[Unit]
-Description=dsv41: the checkpoint of rank {rank} is whole
-After=network-online.target remote-fs.target
-Wants=network-online.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/usr/bin/env dsv41 weights verify --plan {plan} --rank {rank}
-TimeoutStartSec=2h
-""",
     "dsv41-rows.service": """\
 [Unit]
 Description=dsv41: Engram rows of rank {rank} are packed
-Requires=dsv41-weights.service
-After=dsv41-weights.service
+After=network-online.target remote-fs.target
+Wants=network-online.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes

@@ -33,12 +33,13 @@ _OPTIONAL = ("budget", "notes")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """What one node runs."""
+    """What one node runs: `container` is podman or docker, null for a process of the machine."""
 
     rank: int
     node: str
     role: str
     image: str | None
+    container: str | None
     argv: tuple[str, ...]
     env: Mapping[str, str]
     mounts: tuple[str, ...]
@@ -120,6 +121,7 @@ def plan(
             node=node.name,
             role="worker" if rank else "head",
             image=image,
+            container=None if profile.engine == LOCAL else fleet.container_of(rank),
             argv=launch.argv,
             env=dict(launch.env),
             mounts=launch.mounts,

@@ -86,5 +86,8 @@ def _shards(index: bytes | None) -> list[str]:
 
 
 def _fault(code: str, node: Node, says: str) -> Finding:
-    fixes = {"D131": "dsv41 weights fetch", "D132": "install the patched NCCL of the profile"}
+    fixes = {
+        "D131": "fetch the revision that the profile names into model_dir",
+        "D132": "install the patched NCCL of the profile",
+    }
     return Finding(code=code, level="fail", node=node.name, says=f"{says}.", fix=fixes[code])

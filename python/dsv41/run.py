@@ -23,7 +23,7 @@ from typing import Any
 
 from dsv41 import digests, host
 from dsv41.errors import EngineFailed, Unsafe, UsageError
-from dsv41.foreground import TERM_PATIENCE, Foreground, require_adapters
+from dsv41.foreground import CONTAINER_PATIENCE, TERM_PATIENCE, Foreground, in_container
 from dsv41.plan import LOCAL, Plan, Rank, parse
 
 STOP_PATIENCE = 15.0
@@ -179,8 +179,8 @@ def exec_rank(
 ) -> int:
     """Run one rank of a Plan in the foreground; signals go on to it; its exit status.
 
-    An engine of an image starts only where that is known by its digest (Unsafe D180) and after a
-    preflight (Unsafe D144 when that says no).
+    An engine of an image runs in a container of it: only where the image is known by its digest
+    (Unsafe D180), and after a preflight in it (Unsafe D144 when that says no).
     A rank that a signal killed counts as a failed engine (4). One that does not end within
     TERM_PATIENCE of the first signal is killed. With `parent`, all ends when that process does.
     """
@@ -190,14 +190,15 @@ def exec_rank(
             f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.",
             fix=f"give --rank a number from 0 to {len(plan.ranks) - 1}",
         )
-    here, argv = plan.ranks[rank], _command(plan, plan.ranks[rank])
+    here = plan.ranks[rank]
     if parent is not None:
         host.die_with_parent(parent)
-    at = Foreground()
-    if plan.engine != LOCAL:
-        digests.require(here.image, profile=plan.profile)
-        require_adapters(at, here, plan.engine, environ)
-    return _as_status(at.run(argv, {**environ, **here.env}))
+    if plan.engine == LOCAL:
+        return _as_status(Foreground().run(_command(plan, here), {**environ, **here.env}))
+    digests.require(here.image, profile=plan.profile)
+    at = Foreground(patience=CONTAINER_PATIENCE)
+    status = in_container(at, here, plan.engine, environ)
+    return 0 if at.stopped else _as_status(status)
 
 
 def stop_service(state_dir: str | Path) -> str:
@@ -272,7 +273,8 @@ def _note_signals() -> threading.Event:
 
 
 def _as_status(code: int) -> int:
-    return EngineFailed.exit_status if code < 0 else code
+    """A rank that a signal ended, here or inside its container (128 and more), has failed."""
+    return EngineFailed.exit_status if code < 0 or code > 128 else code
 
 
 def _end_all(children: Mapping[int, subprocess.Popen[bytes]]) -> None:

@@ -181,5 +181,5 @@ def _refused(name: str, expected: str, found: str) -> CheckFailed:
     return CheckFailed(
         "D150",
         f"Padding: {name} is not what it must be: expected {expected}, found {found}.",
-        fix="use config.json and tensors of one and the same checkpoint: dsv41 weights verify",
+        fix="use config.json and tensors of one and the same checkpoint",
     )

@@ -37,7 +37,8 @@ def serve(args: Namespace, talk: Talk) -> int:
             "D002",
             f"Profile {args.profile} runs on a fleet, and this version starts ranks only on this "
             "machine.",
-            fix="see the steps of every node with --dry-run, and carry them out there",
+            fix="on each node, workers first: dsv41 pack, then dsv41 rank exec, both with "
+            "--plan FILE --rank N",
         )
     if args.json:
         talk.put(made.plan.to_json().rstrip("\n"))
