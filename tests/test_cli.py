@@ -130,6 +130,20 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_error_that_nobody_reads_keeps_its_status_and_its_words() -> None:
+    asked = f"{sys.executable} -m dsv41 explain D999 --json"
+    # the pipe's other end is closed before the command begins
+    closed = "exec 3> >(:); wait $!; "
+    for command, words in ((f"{asked} >&3", "D005 "), (f"{asked} >&3 2>&3", "")):
+        done = subprocess.run(
+            ["bash", "-c", closed + command], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(words)
+        assert "Traceback" not in done.stderr
+        assert "BrokenPipeError" not in done.stderr
+
+
 def test_rank_exec_starts_without_torch_and_numpy() -> None:
     """`rank exec` stays beside every rank: it must be small and quick to start."""
     code = (

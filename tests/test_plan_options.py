@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dsv41 import example, plan, profile
-from dsv41.cli import main
+from dsv41.cli import main, options
 from dsv41.engines import checks
+from dsv41.errors import UsageError
 from planned import profile_with
 
 
@@ -82,6 +83,51 @@ def test_a_wrong_flag_is_mended_by_a_flag(
     assert (out, err[:4]) == ("", code)
     assert mends in (None, fix(err))
     assert "edit" not in fix(err)
+
+
+DIGEST = "@sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dsv41",
+        "localhost/dsv41/tp3",
+        "docker.io/library/a_b__c-d.e",
+        "Registry.example:5000/a/b",
+        "[::1]:5000/a",
+        "lmsysorg/sglang:v0.5.23",  # podman and docker go by the digest and leave the tag unread
+    ],
+)
+def test_an_image_is_a_reference_with_a_digest(name: str) -> None:
+    assert options.image(name + DIGEST) == name + DIGEST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--help" + DIGEST,
+        "-v/:/host" + DIGEST,
+        "a b" + DIGEST,
+        "a\nb" + DIGEST,
+        "a//b" + DIGEST,
+        "a/" + DIGEST,
+        "name:" + DIGEST,
+        "name:-tag" + DIGEST,
+        "docker://a/b" + DIGEST,
+        "a@b" + DIGEST,
+        "Upper" + DIGEST,
+        "\N{LATIN SMALL LETTER E WITH ACUTE}" + DIGEST,
+        DIGEST,
+        "name:tag",
+        "name" + DIGEST[:-1],
+        "name" + DIGEST + "\n",
+        "name" + DIGEST.upper(),
+    ],
+)
+def test_another_image_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--image is .* 64 hex digits"):
+        options.image(text)
 
 
 def test_a_contradiction_names_the_flag_that_brought_it(run: Any) -> None:

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
 from dsv41.cli.parser import parse_arguments
 from dsv41.cli.talk import Talk
 from dsv41.errors import INTERRUPTED, Error
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; its exit status."""
+    """Run one command; its exit status.
+
+    A reader that has gone (`dsv41 logs | head`) is no error of ours: 0, or the status of the error
+    that it did not stay to read.
+    """
     talk = Talk.to_terminal(as_json="--json" in (sys.argv[1:] if arguments is None else arguments))
     try:
         parsed = parse_arguments(arguments)
         status: int = parsed.verb(parsed, talk)
     except Error as error:
-        talk.error(error)
-        return error.exit_status
+        return _told(partial(talk.error, error), error.exit_status)
     except KeyboardInterrupt:
-        talk.say("interrupted")
-        return INTERRUPTED
+        return _told(partial(talk.say, "interrupted"), INTERRUPTED)
     except BrokenPipeError:
-        # the reader of our output has gone (`dsv41 logs | head`): not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return 0
     except OSError as error:
         found = Error(
@@ -37,9 +43,22 @@ def main(arguments: list[str] | None = None) -> int:
             f"{error.filename or 'The system'}: {error.strerror or error}.",
             fix="check path, owner and free space, then run the same command again",
         )
-        talk.error(found)
-        return found.exit_status
+        return _told(partial(talk.error, found), found.exit_status)
     return status
+
+
+def _told(tell: Callable[[], None], status: int) -> int:
+    """The status, once it has been told why, or to nobody."""
+    try:
+        tell()
+    except BrokenPipeError:
+        _forget_output()
+    return status
+
+
+def _forget_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter's own last flush fails loudly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> None:

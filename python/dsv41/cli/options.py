@@ -10,7 +10,14 @@ from typing import Any
 from dsv41 import fleet
 from dsv41.errors import UsageError
 
-IMAGE = re.compile(r".+@sha256:[0-9a-f]{64}")
+# the grammar of references that podman and docker share: host or host:port, folders, name, tag.
+# Both accept a tag beside a digest and go by the digest alone, so it may stand here
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_TAG = r"\w[\w.-]{0,127}"
+IMAGE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?@sha256:[0-9a-f]{{64}}", re.ASCII
+)
 # options that another one leaves without effect
 _FOR_A_PLAN = ("fleet", "set", "tree", "tp", "eager", "text_only", "image", "reserve_gib", "port")
 _IGNORED = {
@@ -59,8 +66,8 @@ def image(text: str) -> str:
     if not IMAGE.fullmatch(text):
         raise UsageError(
             "D107",
-            f"--image is {text!r}; an image is REF@sha256: and 64 hex digits.",
-            fix="give the digest that `docker images --digests` shows: --image REF@sha256:...",
+            f"--image is {text!r}; an image is HOST/NAME or NAME, then @sha256: and 64 hex digits.",
+            fix="give the digest that `docker images --digests` shows: --image NAME@sha256:...",
         )
     return text
 

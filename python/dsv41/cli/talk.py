@@ -71,9 +71,14 @@ class Talk:
         self.put(json.dumps({"schema": f"dsv41.{schema}/1", **fields}, ensure_ascii=False))
 
     def error(self, error: Error) -> None:
-        """An error: code, sentence, and the step that mends it."""
-        if self.as_json:
-            self.document("error", code=error.code, says=error.says, fix=error.fix)
+        """An error: code, sentence, and the step that mends it; the words also without a reader."""
+        try:
+            if self.as_json:
+                self.document("error", code=error.code, says=error.says, fix=error.fix)
+        finally:
+            self._words_of(error)
+
+    def _words_of(self, error: Error) -> None:
         code = f"\x1b[1;31m{error.code}\x1b[0m" if self.color else error.code
         self.say(f"{code} {error.says}")
         if error.fix:
