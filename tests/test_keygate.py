@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,18 @@ def test_the_file_is_named_by_the_switch(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(UsageError, match="D071"):
         keygate.read_keys(environ)
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_file_is_refused_unopened(tmp_path: Path) -> None:
+    """To open a FIFO that nobody writes to waits for ever."""
+    path = tmp_path / "keys"
+    os.mkfifo(path, 0o600)
+    for name in (path, Path("/dev/null"), tmp_path):
+        with pytest.raises(UsageError, match=r"D070 .*is not a regular file"):
+            keygate.read_keys({"DSV41_API_KEY_FILE": str(name)})
+
+
+def test_a_file_that_went_bad_ends_the_process(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"dsv41: D070 .*\ndsv41: to mend it: make it"):
+        keygate.keys_or_end({"DSV41_API_KEY_FILE": str(tmp_path / "keys")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,8 @@ def test_malformed(tmp_path: Path, content: bytes, says: str) -> None:
 def test_unreadable(tmp_path: Path) -> None:
     assert refusal(tmp_path / "absent").code == "D070"
     assert refusal(tmp_path).code == "D070"
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    assert "not a regular file" in refusal(tmp_path / "pipe").says  # and not waited for
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
 
 from dsv41.adapters import table
 from dsv41.adapters.keygate import KeyGate
@@ -185,12 +190,60 @@ def key_file(tmp_path: Path) -> Path:
 
 def test_keys_go_in_front_of_the_app(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSV41_API_KEY_FILE", str(key_file))
-    added: list[Any] = []
-    app = SimpleNamespace(add_middleware=lambda *a, **k: added.append((a, k)))
+    app = Starlette()
     api_keys.gate(None, SimpleNamespace(api_key=None), app, ("generate",))
-    (((layer,), named),) = added
-    assert layer is KeyGate
-    assert len(named["given"]) == 2
+    # as vLLM's build_app goes on: the SageMaker library puts a layer of its own before all others
+    reached: list[str] = []
+
+    async def throttle(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+        await PlainTextResponse("passed")(scope, receive, send)
+
+    app.user_middleware.insert(0, Middleware(lambda app: app and throttle))
+    app.middleware_stack = app.build_middleware_stack()
+    assert isinstance(app.middleware_stack, KeyGate)
+    assert status_of(app, "/v1/models") == 401
+    assert reached == []
+    assert status_of(app, "/v1/models", (b"authorization", b"Bearer sk-two")) == 200
+    assert reached == ["/v1/models"]
+
+
+def status_of(app: Any, path: str, *headers: tuple[bytes, bytes]) -> int:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads the body")
+
+    scope = {"type": "http", "method": "GET", "path": path, "headers": list(headers)}
+    asyncio.run(app(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+def test_a_file_that_went_bad_ends_the_engine(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSV41_API_KEY_FILE", str(key_file))
+    api_keys.check({"DSV41_API_KEY_FILE": str(key_file)})
+    key_file.chmod(0o644)
+    with pytest.raises(SystemExit, match=r"dsv41: D071 .*\ndsv41: to mend it: chmod 600"):
+        api_keys.gate(None, SimpleNamespace(api_key=None), Starlette(), ())
+
+
+def test_the_grpc_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (hook,) = [hook for hook in api_keys.ADAPTER.hooks if hook.kind == "before"]
+    assert hook.target == "vllm.v1.engine.async_llm.AsyncLLM.from_vllm_config"
+    assert hook.call(object, vllm_config=None) is None
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "vllm.entrypoints.launchers.grpc_server", ModuleType("x"))
+        with pytest.raises(SystemExit, match=r"D161 .*--grpc"):
+            hook.call(object, vllm_config=None)
+    spec = ModuleSpec("vllm.entrypoints.launchers.grpc_server", None)  # python -m
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    with pytest.raises(SystemExit, match=r"D161 .*--grpc"):
+        hook.call(object, vllm_config=None)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +265,7 @@ def test_keys_in_the_argument_list_are_refused(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DSV41_API_KEY_FILE", str(key_file))
-    with pytest.raises(UsageError, match=r"D161 .*--api-key") as found:
+    with pytest.raises(SystemExit, match=r"D161 .*--api-key") as found:
         api_keys.gate(None, SimpleNamespace(api_key=["sk-x"]), SimpleNamespace(), ())
     assert "sk-x" not in str(found.value)
 

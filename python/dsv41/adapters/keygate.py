@@ -2,7 +2,8 @@
 
 The keys come from the file that `DSV41_API_KEY_FILE` names. They are read in the process and stay
 there: no key is in an argument list, in the environment, in the engine's settings (which it logs
-and shows at /server_info) or in a message.
+and shows at /server_info) or in a message. They are read once, when the engine starts to serve: a
+key that is taken out of the file opens the API until the engine is started again.
 
 Open are the paths that probes and Prometheus ask without secrets, and nothing below them. Every
 other path of the app needs a key, also those that do not exist, WebSockets included. A browser's
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv41 import switches
+from dsv41.errors import Error
 from dsv41.guards import keys
 from dsv41.guards.keys import Keys
 
@@ -47,12 +49,36 @@ def read_keys(environ: Mapping[str, str]) -> Keys:
     """
     path = Path(switches.read_word(environ, "api_key_file"))
     try:
+        keys.check_mode(path, path.stat().st_mode)  # to open a FIFO waits, a device may act
         with path.open("rb") as file:
             keys.check_mode(path, os.fstat(file.fileno()).st_mode)
             text = file.read()
     except OSError as error:
         raise keys.unreadable(path, error.strerror) from None
     return keys.parse(path, text)
+
+
+def keys_or_end(environ: Mapping[str, str]) -> Keys:
+    """Like `read_keys`, where the engine serves: a file that went bad since ends the process."""
+    try:
+        return read_keys(environ)
+    except Error as error:
+        raise end(error) from error
+
+
+def end(error: Error) -> SystemExit:
+    """What ends the engine, with the error and its mend."""
+    return SystemExit(f"dsv41: {error}\ndsv41: to mend it: {error.fix}")
+
+
+def put_before(app: Any, gate: Callable[[App], KeyGate]) -> None:
+    """Make a gate the outermost layer of an app (Starlette's), whatever is added to it later.
+
+    Such an app builds its layers at its first call, and whoever moves layers about builds them
+    again; each time the gate goes around the result.
+    """
+    build = app.build_middleware_stack
+    app.build_middleware_stack = lambda: gate(build())
 
 
 class KeyGate:

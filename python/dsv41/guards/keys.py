@@ -2,7 +2,8 @@
 
 A file that others may read, or with a line that cannot be a key, is refused before anything is
 served. The messages name the file, the mode and the line number, never the content. Whoever calls
-opens the file; nothing is read here.
+opens the file, after `check_mode` of its `stat` and before that of the open one; nothing is read
+here.
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ Off: leave DSV41_API_KEY_FILE unset.
 Obsolete when: SGLang reads several keys from a file.
 
 The gate stands outside the app's own middleware, so that nothing of a stranger's request is parsed,
-counted or unpacked. Refused at start: the gRPC servers and the encoder server, which are not the
-app behind the gate, and SGLang's own `--api-key` and `--admin-api-key`. (Several HTTP workers and
-the Rust server are refused with any adapter: `workers`.)
+counted or unpacked. The keys are read once, when the app is served: a key that is taken out of the
+file opens the API until the engine is started again. Refused at start: the gRPC servers and the
+encoder server, which are not the app behind the gate, and SGLang's own `--api-key` and
+`--admin-api-key`. (Several HTTP workers and the Rust server are refused with any adapter:
+`workers`.)
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any
 
 from dsv41.adapters import keygate
 from dsv41.adapters.adapter import Adapter, Hook
-from dsv41.adapters.keygate import KeyGate
+from dsv41.adapters.keygate import App, KeyGate
 from dsv41.errors import CheckFailed
 from dsv41.guards.keys import Keys
 
@@ -57,17 +59,13 @@ def judge(settings: Any) -> None:
         raise CheckFailed("D156", says, fix=f"leave out {' and '.join(twice)}, and change that key")
 
 
-def _end(error: CheckFailed) -> SystemExit:
-    return SystemExit(f"dsv41: {error}\ndsv41: to mend it: {error.fix}")
-
-
 def _judge_resolved(_: object, server_args: Any) -> None:
     from sglang.srt.arg_groups.overrides import resolving_view  # noqa: PLC0415
 
     try:
         judge(resolving_view(server_args))
     except CheckFailed as error:
-        raise _end(error) from error
+        raise keygate.end(error) from error
 
 
 def _check(environ: Mapping[str, str]) -> None:
@@ -78,7 +76,7 @@ def _check(environ: Mapping[str, str]) -> None:
 def _gate(*_: object, **__: object) -> None:
     from sglang.srt.entrypoints.http_server import app  # noqa: PLC0415
 
-    put_before(app, keygate.read_keys(os.environ))
+    put_before(app, keygate.keys_or_end(os.environ))
 
 
 def put_before(app: Any, keys: Keys) -> None:
@@ -89,15 +87,13 @@ def put_before(app: Any, keys: Keys) -> None:
     """
     if app.middleware_stack is not None:
         says = "SGLang's HTTP app has served already; expected to put the keys before it."
-        raise _end(CheckFailed("D157", says, fix="report this with the engine's log"))
-    build = app.build_middleware_stack
+        raise keygate.end(CheckFailed("D157", says, fix="report this with the engine's log"))
 
-    def build_gated() -> KeyGate:
-        gate = KeyGate(build(), keys, Keys((secrets.token_urlsafe(32).encode(),)))
-        _gates[:] = [gate]
-        return gate
+    def gate(layers: App) -> KeyGate:
+        _gates[:] = [KeyGate(layers, keys, Keys((secrets.token_urlsafe(32).encode(),)))]
+        return _gates[0]
 
-    app.build_middleware_stack = build_gated
+    keygate.put_before(app, gate)
 
 
 def _with_a_key_of_its_own(

@@ -18,6 +18,7 @@ def read_keys(path: Path) -> Keys:
     it is empty or a line is not one key.
     """
     try:
+        keys.check_mode(path, path.stat().st_mode)  # to open a FIFO waits, a device may act
         with path.open("rb") as file:
             keys.check_mode(path, os.fstat(file.fileno()).st_mode)
             text = file.read()
