@@ -20,7 +20,6 @@ from dsv41.switches import SWITCHES
 ROOT = Path(__file__).parent.parent
 ALL = [(engine, adapter) for engine, table in TABLES.items() for adapter in table]
 each = pytest.mark.parametrize(("engine", "adapter"), ALL, ids=[f"{e}-{a.name}" for e, a in ALL])
-STILL_MISSING = {"vllm-0.33.0": {"sm12_pages"}}
 RENDERED = {
     (name, tree): changes.environment(profile.load(name).on_tree(tree))
     for name, engine in (("tp3", "sglang"), ("tp4", "sglang"), ("tp4-cycle", "vllm"))
@@ -61,8 +60,7 @@ def test_some_profile_turns_it_on(engine: str, adapter: Adapter) -> None:
 def test_what_a_tree_has_by_an_adapter_is_in_the_table(tree: str) -> None:
     promised = {what for what, how in TREES[tree].capabilities.items() if how == ADAPTER}
     table = [a for a in TABLES[TREES[tree].engine] if tree in a.trees]
-    missing = promised - {a.name for a in table} - {a.switch for a in table}
-    assert missing <= STILL_MISSING.get(tree, set())
+    assert promised - {a.name for a in table} - {a.switch for a in table} == set()
 
 
 def test_explain_adapters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import engine_cpu
-from dsv41.adapters import install, probe
+from dsv41.adapters import install, preflight, probe
 from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.adapters.sglang import workers
 from dsv41.adapters.table import TABLES
@@ -168,6 +168,10 @@ def guard(**values: object) -> Callable[[], Any]:
     return on
 
 
+def preflight_says(environ: dict[str, str]) -> Callable[[], Any]:
+    return lambda: [str(error) for error in preflight.problems(ENGINE, environ)]
+
+
 def main() -> None:
     assert engine_cpu.OPERATORS is not None
     for name in [n for n in os.environ if n.startswith("DSV41_")]:
@@ -192,7 +196,11 @@ def main() -> None:
         if not any(text for text in answer["resolved"][a.name]) and _there(hook)
     }
     answer["deleted always"] = {h.target: in_fork(without(h.target, table[0])) for h in ALWAYS}
+    answer["preflight"] = in_fork(preflight_says({}))
     if ENGINE == "sglang":
+        asked = {"DSV41_SCALE_REPAIR": "1", "DSV41_THINKING_ALIAS": "1", "DSV41_TP_PAD": "1"}
+        answer["preflight"] += in_fork(preflight_says(asked))
+        answer["left out"] = in_fork(preflight_says({**asked, "SGLANG_PLUGINS": "b12x"}))
         answer["workers"] = in_fork(guard(tokenizer_worker_num=2))
         answer["rust"] = in_fork(guard(rust=True))
     print("\nANSWER " + json.dumps(answer))  # noqa: T201 - the test reads it

@@ -142,6 +142,15 @@ def test_processes_without_plugins_are_refused(
     assert said.startswith(f"SystemExit: dsv41: D141 {names}")
 
 
+def test_the_preflight_passes_here_and_knows_who_loads_it(
+    answers: dict[str, dict[str, Any]],
+) -> None:
+    """With the entry point as it is installed in the engine's Python."""
+    assert answers["sglang"]["preflight"] == []
+    (said,) = answers["sglang"]["left out"]
+    assert said == "D141 SGLANG_PLUGINS is 'b12x', which leaves dsv41 out."
+
+
 def test_every_process_that_serves_has_the_adapters() -> None:
     """0.5.21's detokenizer loads no plugin by itself; the frame sees to it."""
     found = ask("frame_processes.py", **ASKED)

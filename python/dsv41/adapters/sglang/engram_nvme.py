@@ -121,9 +121,7 @@ class NvmeRows:
             found = f"{list(loaded_weight.shape)} {loaded_weight.dtype}"
             wanted = f"{list(expected[0])} {expected[1]}"
             says = f"engram_nvme: layer {self.layer_id}: expected a table {wanted}, found {found}."
-            raise CheckFailed(
-                "D149", says, fix="compare the checkpoint's files with the published hashes"
-            )
+            raise CheckFailed("D149", says, fix="compare the checkpoint with its published hashes")
 
     def finish_load(self, label: str) -> None:
         """Make the staging buffers, before any graph is captured; the engine calls it once."""
