@@ -79,6 +79,19 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
         thread.join()
 
 
+def empty_files(*names: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    return made.getvalue()
+
+
+# no archive, and archives by what is in them: several tops, a file for a top, nothing
+NO_TREES = {name: empty_files(*name.split()) for name in ("a/x b/x", "a/x x", "x", " ")}
+NO_TREES["no archive"] = b"no archive"
+
+
 def archive_of(text: str) -> bytes:
     """An archive as a forge makes it: one top folder, a file, a program and a link."""
     made = io.BytesIO()
@@ -243,11 +256,11 @@ def test_a_missing_nar_hash_is_computed_and_written(
 
 
 @needs_nix
-@pytest.mark.parametrize("fault", ["nar_hash", "archive", "no_archive"])
+@pytest.mark.parametrize("fault", ["nar_hash", "archive", *NO_TREES])
 def test_a_fault_anywhere_writes_nothing(
     mirror: Mirror, checkout: Checkout, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
-    archive = b"no archive" if fault == "no_archive" else checkout.archive
+    archive = NO_TREES.get(fault, checkout.archive)
     checkout.archive = archive
     checkout.write(locked={"narHash": f"sha256-{'A' * 43}="} if fault == "nar_hash" else {})
     served = archive_of("another source\n") if fault == "archive" else archive
@@ -256,7 +269,7 @@ def test_a_fault_anywhere_writes_nothing(
     assert checkout.verify(mirror.url) == 1
     out = capsys.readouterr().out
     assert "ok     fix.patch" in out
-    assert f"BAD    sglang  {'D176' if fault == 'no_archive' else 'D175'}" in out
+    assert f"BAD    sglang  {'D176' if fault in NO_TREES else 'D175'}" in out
     assert checkout.bytes() == before
 
 

@@ -121,13 +121,21 @@ def _answer(url: str) -> Iterator[HTTPResponse]:
 
 
 def tree_hash(archive: Path, folder: Path) -> str:
-    """The narHash (SRI) of an archive's one top folder; CheckFailed D176 when it is none."""
+    """The narHash (SRI) of an archive's one top folder.
+
+    CheckFailed D176 when the archive cannot be unpacked, or has not one folder alone at its top, as
+    every archive of a forge has: nix then takes the whole for the tree, and it was no such archive.
+    """
     folder.mkdir()
-    unpack = ["tar", "-xf", str(archive), "--strip-components=1", "-C", str(folder)]
+    unpack = ["tar", "-xf", str(archive), "-C", str(folder)]
     done = subprocess.run(unpack, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CheckFailed("D176", f"The archive cannot be unpacked: {done.stderr.strip()[-500:]}.")
-    command = ["nix-hash", "--type", "sha256", "--sri", str(folder)]
+    tops = sorted(folder.iterdir())
+    if len(tops) != 1 or tops[0].is_symlink() or not tops[0].is_dir():
+        names = ", ".join(top.name for top in tops[:5]) or "nothing"
+        raise CheckFailed("D176", f"The archive has {names} at its top; expected one folder.")
+    command = ["nix-hash", "--type", "sha256", "--sri", str(tops[0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Error("D178", f"nix-hash failed: {done.stderr.strip()[-500:]}.")
