@@ -11,6 +11,7 @@ import pytest
 
 from dsv41.adapters import install, probe
 from dsv41.adapters.adapter import Adapter, is_on
+from dsv41.errors import UsageError
 from small_engine import Engine, put
 
 
@@ -110,6 +111,13 @@ def test_a_second_call_changes_nothing(engine: Engine) -> None:
 def test_what_is_on(environ: dict[str, str], switch: str, on: bool) -> None:
     adapter = Adapter(name="x", switch=switch, engines=(), trees=(), hooks=())
     assert is_on(adapter, environ) is on
+
+
+@pytest.mark.parametrize("text", ["true", "on", "1.0", "no", "0x1", "1 0"])
+def test_what_is_no_number_is_not_off(text: str) -> None:
+    adapter = Adapter(name="x", switch="tp_pad", engines=(), trees=(), hooks=())
+    with pytest.raises(UsageError, match=rf"D074 DSV41_TP_PAD is '{text}'; expected an integer"):
+        is_on(adapter, {"DSV41_TP_PAD": text})
 
 
 def test_off_touches_nothing(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -94,14 +95,21 @@ def found(environ: dict[str, str]) -> list[Error]:
     return list(preflight.problems("sglang", environ))
 
 
-def test_the_preflight_asks_only_for_what_is_on() -> None:
+def test_the_preflight_asks_only_for_what_is_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert found({}) == []
+    with pytest.raises(SystemExit, match=r"preflight: D141 .*no package sglang") as ended:
+        preflight.main(["--engine", "sglang"], {"DSV41_SCALE_REPAIR": "1"})
+    assert len(str(ended.value).splitlines()) == 2  # and what mends it
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     errors = found({"DSV41_THINKING_ALIAS": "1", "SGLANG_PLUGINS": "other, more"})
+    del sys.modules["sglang"]
     assert {error.code for error in errors} == {"D140", "D141"}
     assert any("SGLANG_PLUGINS is 'other, more'" in error.says for error in errors)
     assert not any("tp_pad" in error.says for error in errors)
-    with pytest.raises(SystemExit, match="D140 adapter scale_repair"):
-        preflight.main(["--engine", "sglang"], {"DSV41_SCALE_REPAIR": "1"})
     preflight.main(["--engine", "vllm"], {})
 
 

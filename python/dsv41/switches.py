@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 ALL_ENGINES = ("local", "sglang", "vllm")
 ALL_TREES = ("local", "sglang-0.5.23", "sglang-branch", "sglang-base", "vllm-0.33.0")
+_YES_AND_NO = ("on", "off", "true", "false", "yes", "no")
 _TIERS = {"low": 50, "high": 75, "xhigh": 75, "max": 100}
 
 
@@ -172,6 +173,16 @@ def read(
         return default
 
 
+def read_exactly(environ: Mapping[str, str], name: str) -> int:
+    """Read one switch of a number as `read` does, but D074 for what is no number."""
+    switch = _switch(name)
+    text = environ.get(switch.env, "").strip()
+    try:
+        return int(_parse(switch, text)) if text else int(switch.default)
+    except ValueError:
+        raise _bad_value(switch, text) from None
+
+
 def read_word(environ: Mapping[str, str], name: str) -> str:
     """Read one switch of a word; an unset or empty variable means its default."""
     switch = _switch(name)
@@ -220,6 +231,8 @@ def _switch(name: str) -> Switch:
 
 def _bad_value(switch: Switch, text: str) -> UsageError:
     allowed = "one word" if switch.kind == "word" else "an integer"
+    if switch.kind == "integer" and text.lower() in _YES_AND_NO:
+        allowed = "an integer (1 is on, 0 is off)"
     if switch.kind == "effort":
         allowed = "an integer from 1 to 100 or one of " + ", ".join(_TIERS)
     return UsageError(

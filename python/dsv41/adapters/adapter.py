@@ -61,10 +61,11 @@ def is_on(adapter: Adapter, environ: Mapping[str, str]) -> bool:
     """Whether the environment asks for it: a number other than 0, a word not in OFF_WORDS.
 
     A variable that is not set asks for nothing, also where its default is on: an engine that
-    merely has the plugin installed is left as it is.
+    merely has the plugin installed is left as it is. UsageError D074 for what is no number where
+    one is read: it is not taken for off.
     """
     if not environ.get(switches.SWITCHES[adapter.switch].env, "").strip():
         return False
     if switches.SWITCHES[adapter.switch].kind == "word":
         return switches.read_word(environ, adapter.switch).lower() not in OFF_WORDS
-    return switches.read(environ, adapter.switch) != 0
+    return switches.read_exactly(environ, adapter.switch) != 0

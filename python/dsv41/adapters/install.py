@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from dsv41.adapters import environment
 from dsv41.adapters.adapter import Adapter, Hook, is_on
 from dsv41.adapters.probe import MEND, Place, find, problems, problems_of_hooks
 from dsv41.errors import CheckFailed, Error
@@ -51,6 +52,9 @@ def install(
     always: tuple[Hook, ...] = (),
 ) -> tuple[str, ...]:
     """Install the adapters that are on, in order; CheckFailed names every problem, one a line."""
+    unclear = list(environment.problems(environ))
+    if unclear:
+        raise together(unclear)
     wanted = [adapter for adapter in adapters if is_on(adapter, environ)]
     if not wanted:
         return ()

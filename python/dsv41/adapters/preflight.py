@@ -2,17 +2,18 @@
 
 `python -m dsv41.adapters.preflight --engine sglang` runs inside the image before the engine does,
 with the engine's environment. Exit 0, or 1 with a line for everything that is missing. With no
-adapter asked for it looks at nothing and imports no engine.
+adapter asked for it looks at the names and values of our variables alone and imports no engine.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
-from dsv41.adapters import probe
+from dsv41.adapters import environment, probe
 from dsv41.adapters.adapter import is_on
 from dsv41.adapters.sglang import workers
 from dsv41.adapters.table import TABLES
@@ -36,17 +37,37 @@ _ALWAYS = {"sglang": workers.HOOKS, "vllm": ()}
 
 def problems(engine: str, environ: Mapping[str, str]) -> Iterator[Error]:
     """Everything that is missing for what the environment asks for, in the adapters' order."""
+    unclear = list(environment.problems(environ))
+    if unclear:
+        yield from unclear
+        return
     wanted = [adapter for adapter in TABLES[engine] if is_on(adapter, environ)]
     if not wanted:
         return
-    yield from _not_loaded(engine, environ)
+    yield from _left_out(engine, environ)
+    if _absent(engine):
+        says = f"this Python has no package {engine}, so nothing of it can be looked for."
+        yield CheckFailed("D141", says, fix="use the image that the Plan names")
+        return
+    yield from _without_loader(engine)
     yield from probe.problems_of_hooks(f"the {engine} plugin", _ALWAYS[engine])
     for adapter in wanted:
         yield from probe.problems(adapter, environ)
 
 
-def _not_loaded(engine: str, environ: Mapping[str, str]) -> Iterator[Error]:
-    """D141 when the engine would not call our `register`."""
+def _absent(engine: str) -> bool:
+    """Whether there is no such package at all; one that cannot be imported is there."""
+    try:
+        importlib.import_module(engine)
+    except ModuleNotFoundError as error:
+        return error.name == engine
+    except Exception:  # noqa: BLE001 - what it says is said of each name that is looked for
+        return False
+    return False
+
+
+def _left_out(engine: str, environ: Mapping[str, str]) -> Iterator[Error]:
+    """D141 when the engine's loader would not call our `register`."""
     group, variable = _GROUPS[engine], _ALLOWED[engine]
     if PLUGIN not in {point.name for point in metadata.entry_points(group=group)}:
         says = f"no installed package has the entry point {PLUGIN} of {group}."
@@ -55,6 +76,10 @@ def _not_loaded(engine: str, environ: Mapping[str, str]) -> Iterator[Error]:
     if allowed is not None and PLUGIN not in allowed:
         says = f"{variable} is {environ[variable]!r}, which leaves {PLUGIN} out."
         yield CheckFailed("D141", says, fix=f"set {variable}={PLUGIN}, or unset it")
+
+
+def _without_loader(engine: str) -> Iterator[Error]:
+    """D141 when the engine has no loader as we know it."""
     for name in _LOADER[engine]:
         try:
             probe.find(name)

@@ -3,7 +3,9 @@
 What: before the app is served it is put behind a gate (`dsv41.adapters.keygate`): every path but
 /health, /health_generate, /ready and /metrics needs `Authorization: Bearer KEY` with a key of the
 file, native and admin paths and unknown ones too; without one the answer is 401 in OpenAI's nested
-form. The requests that SGLang sends to itself while it starts carry a key made for that start.
+form. The requests that SGLang sends to itself while it starts carry a key made for that start. The
+keys are read once, when the app is served: a key that is taken out of the file opens the API until
+the engine is started again.
 
 Why: `--api-key` stands in the process list and in the logged `server_args`, is one key only, and
 lets WebSockets through unasked (`sglang/srt/utils/auth.py`).
@@ -15,11 +17,9 @@ Off: leave DSV41_API_KEY_FILE unset.
 Obsolete when: SGLang reads several keys from a file.
 
 The gate stands outside the app's own middleware, so that nothing of a stranger's request is parsed,
-counted or unpacked. The keys are read once, when the app is served: a key that is taken out of the
-file opens the API until the engine is started again. Refused at start: the gRPC servers and the
-encoder server, which are not the app behind the gate, and SGLang's own `--api-key` and
-`--admin-api-key`. (Several HTTP workers and the Rust server are refused with any adapter:
-`workers`.)
+counted or unpacked. Refused at start: the gRPC servers and the encoder server, which are not the
+app behind the gate, and SGLang's own `--api-key` and `--admin-api-key`. (Several HTTP workers and
+the Rust server are refused with any adapter: `workers`.)
 """
 
 from __future__ import annotations

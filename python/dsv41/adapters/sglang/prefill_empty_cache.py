@@ -22,10 +22,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from dsv41 import switches
 from dsv41.adapters.adapter import Adapter, Hook
+from dsv41.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,15 @@ def longest(forward_batch: Any) -> int:
     return int(lengths.max()) if len(lengths) else 0
 
 
+def check(environ: Mapping[str, str]) -> None:
+    """UsageError D074 for a count below zero, which every prefill would reach."""
+    least = switches.read_exactly(environ, "prefill_empty_cache_tokens")
+    if least < 0:
+        name = switches.SWITCHES["prefill_empty_cache_tokens"].env
+        says = f"{name} is {least}; expected a number of tokens, or 0 for off."
+        raise UsageError("D074", says, fix=f"set {name} to 0, or to 8192 as in the recipe")
+
+
 ADAPTER = Adapter(
     name="prefill_empty_cache",
     switch="prefill_empty_cache_tokens",
@@ -83,4 +94,5 @@ ADAPTER = Adapter(
     needs=(
         "sglang.srt.model_executor.forward_batch_info.ForwardMode.is_extend_without_speculative",
     ),
+    check=check,
 )
