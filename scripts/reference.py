@@ -71,8 +71,8 @@ PROFILES = """\
 # Profiles
 
 A profile says what is served: knobs, each with the reason for its value, or with the reason why it
-is omitted. Figures in the reasons are those of the source that they name, measured on its own
-stack. A profile of your own extends a shipped one and holds only what differs:
+is omitted. Figures in them are of the source that they name, on its own stack: MIA is MiaAI-Lab's
+recipe, P numbers are [user reports](reports.md). Your own profile holds only what differs:
 
 ```toml
 name = "mine"

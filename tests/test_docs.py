@@ -36,3 +36,13 @@ def test_commands_parse(page: str, line: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_user_report_that_is_named_has_its_line() -> None:
+    """A reader can look up what a P number in a reason or a comment stands for."""
+    page = (ROOT / "docs" / "reference" / "reports.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE))
+    files = [p for p in (ROOT / "python" / "dsv41").rglob("*") if p.suffix in {".py", ".toml"}]
+    named = {number for file in files for number in re.findall(r"\bP\d\d\b", file.read_text())}
+    assert named
+    assert named <= known

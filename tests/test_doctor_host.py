@@ -229,8 +229,7 @@ def test_the_driver_that_does_not_answer_at_all() -> None:
     errors = {
         "nvidia-smi": "exit status 18: Failed to initialize NVML: Driver/library version mismatch"
     }
-    # a Mapping for its readers; the fixture knows that it is a dict
-    captured.captures["spark2"].errors.update(errors)  # type: ignore[attr-defined]
+    captured.captures["spark2"].errors.update(errors)  # type: ignore[attr-defined]  # a dict here
     report = judge(captured, TRIANGLE.fleet, TRIANGLE.expect)
     assert level(report, "D220") == "fail"
     assert on(report, "D220").fix == "sudo reboot"

@@ -70,7 +70,9 @@ def words(module: ModuleType) -> dict[str, str]:
         label, _, rest = paragraph.partition(": ")
         if label in SECTIONS:
             section = SECTIONS[label]
-            found[section] = rest[0].upper() + rest[1:]
+            # names like vLLM and wo_a stay as they are
+            first, _, _ = rest.partition(" ")
+            found[section] = rest[0].upper() + rest[1:] if first.islower() else rest
         elif section:
             found[section] += f"\n{paragraph}"
     missing = [label for label, key in SECTIONS.items() if key not in found]

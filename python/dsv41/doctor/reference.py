@@ -15,7 +15,7 @@ _HEAD = """\
 
 What `dsv41 doctor` looks at, what `dsv41 diagnose` knows, and which probe holds the evidence. This
 page is made from the tables in the code (`dsv41.doctor.reference`). `dsv41 explain CODE` says more
-about each code. P numbers are user reports that a check answers.
+about each code. P numbers are [user reports](reports.md) that a check answers.
 
 A probe that is missing makes its checks `unknown`, never `ok`. Checks marked *required* keep
 `dsv41 serve` from starting when they are unknown. A check of the fleet compares nodes.

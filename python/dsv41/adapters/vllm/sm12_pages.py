@@ -10,7 +10,7 @@ sizes for SM120 is 64 alone (`vllm/utils/deep_gemm.py`). The other two places th
 recipe patched need nothing any more: the pinned FlashInfer 0.7.2.post1 takes any page size at run
 time, sliding windows of 32 among them (read), and the top-k is a setting (per_row).
 
-Effect: not measured, and not run on any SM12x: off unless asked for.
+Effect: not measured, and not run on any SM12x. The cycle's profile asks for it.
 
 Off: leave DSV41_SM12_PAGES unset.
 
