@@ -112,12 +112,32 @@ def test_a_debian_package_is_read_below_merged_usr(tmp_path: Path) -> None:
     assert "usr/share/man/man1/sh.1" not in found
 
 
+def unpacked(package: bytes) -> bytes:
+    return lzma.decompress(package[package.index(b"data.tar.xz") + 60 :])
+
+
+def repacked(package: bytes, data: bytes) -> bytes:
+    """The package with another data.tar.xz, its last member, and the size of that."""
+    at = package.index(b"data.tar.xz")
+    head = package[at : at + 48] + f"{len(data):<10}`\n".encode()
+    return package[:at] + head + data
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda raw: b"PK" + raw[2:], "is no Debian package"),
         (lambda raw: raw.replace(b"data.tar.xz ", b"data.tar.zst"), "only .xz and .gz are read"),
         (lambda raw: raw.replace(b"data.tar.xz", b"tada.tar.xz"), "has no data.tar"),
+        (lambda raw: raw[:-10], "ends 10 bytes before its data.tar.xz"),
+        (lambda raw: raw[:170], "cannot be read: invalid literal"),
+        (lambda raw: raw[:-20] + bytes(20), "cannot be read: Corrupt"),
+        (lambda raw: repacked(raw, lzma.compress(b"no tar")), "cannot be read: .*"),
+        (lambda raw: repacked(raw, lzma.compress(unpacked(raw)[:600])), "unexpected end of data"),
+        (
+            lambda raw: repacked(raw, lzma.compress(unpacked(raw))[:-12]),
+            "cannot be read: Compressed",
+        ),
     ],
 )
 def test_a_broken_debian_package_is_refused(tmp_path: Path, damage: Any, says: str) -> None:
@@ -190,6 +210,10 @@ def test_a_wheel_goes_where_its_standard_says(tmp_path: Path) -> None:
         ({"pkg/a": b"a"}, {"pkg/a": ""}, "pkg/a does not stand in RECORD"),
         ({"pkg/a": b"a"}, {"pkg/a": "pkg/a,,"}, "has no hash of pkg/a"),
         ({"pkg/a": b"a"}, {"pkg/a": "pkg/a,md5=AAAA,1"}, "has a md5 of pkg/a"),
+        ({"pkg/a": b"a"}, {"pkg/a": "pkg/a"}, r"has the line \['pkg/a'\]"),
+        ({"pkg/a": b"a"}, {"pkg/b": " "}, r"has the line \[' '\]"),
+        ({"pkg/a": b"a"}, {"pkg/a": "pkg/a,sha256=A,1"}, "cannot be read: "),
+        ({"pkg/a": b"a"}, {"pkg/b": "pkg/b,sha256=AAAA,1"}, "pkg/b stands in RECORD of .*not have"),
         ({"pkg-1.0.data/headers/h": b"h"}, None, "expected one of purelib"),
     ],
 )
@@ -199,6 +223,27 @@ def test_a_wheel_that_is_not_its_record_is_refused(
     source = wheel(tmp_path, files, record=record)
     with pytest.raises(Refused, match=f"^D187 .*{says}"):
         written(*layer_sources.read(source, scratch=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: b"no zip of " + raw[:10],
+        lambda raw: raw[: len(raw) // 2],
+        lambda raw: raw.replace(b"elf", b"fle", 1),  # the member itself: its CRC is another
+        lambda raw: raw.replace(b"METADATA,sha256", b"METADAT\xff,sha256"),
+    ],
+    ids=["no zip", "half", "member", "record"],
+)
+def test_a_wheel_that_is_no_whole_zip_is_refused_in_one_line(tmp_path: Path, damage: Any) -> None:
+    source = wheel(tmp_path, FILES)
+    path = Path(source["path"])
+    path.write_bytes(damage(path.read_bytes()))
+    done = build({"sources": [source]}, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("D187 ")
+    assert " cannot be read: " in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_wheel_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:

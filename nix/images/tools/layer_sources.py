@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tar_layer import OPAQUE, Bytes, Entry, Refused, Span, Zipped
+from tar_layer import OPAQUE, Bytes, Entry, Refused, Span, Zipped, readable
 
 # folders of the root that Debian keeps below /usr ("merged /usr"); packages may name either
+_COLUMNS = 3  # of a line of RECORD
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COMPRESSORS: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, "": open}
 
@@ -94,9 +95,9 @@ def debian(path: Path, exclude: Sequence[str] = (), *, scratch: Path) -> Iterato
     the decompressed data, which must live until the layer is written.
     """
     data = scratch / f"{path.name}.tar"
-    with path.open("rb") as file:
+    with readable(path.name), path.open("rb") as file:
         _unpack_data(file, path.name, data)
-    with tarfile.open(data) as archive:
+    with readable(path.name), tarfile.open(data) as archive:
         for member in archive:
             entry = _debian_entry(member, path.name, data)
             if entry and not any(f"{entry.path}/".startswith(f"{away}/") for away in exclude):
@@ -113,7 +114,10 @@ def _unpack_data(file: BinaryIO, name: str, out: Path) -> None:
             opener = _COMPRESSORS.get(member.removeprefix("data.tar"))
             if opener is None or opener is open:
                 raise Refused(f"D187 {name} has {member}; only .xz and .gz are read.")
-            with opener(io.BytesIO(file.read(size))) as packed, out.open("wb") as plain:
+            data = file.read(size)
+            if len(data) != size:
+                raise Refused(f"D187 {name} ends {size - len(data)} bytes before its {member}.")
+            with opener(io.BytesIO(data)) as packed, out.open("wb") as plain:
                 shutil.copyfileobj(packed, plain)
             return
         file.seek(size + size % 2, io.SEEK_CUR)
@@ -149,15 +153,18 @@ def wheel(path: Path, file: str, *, prefix: str, site: str) -> Iterator[Entry]:
     """The files of a wheel (PyPA binary distribution format) below a prefix.
 
     `file` is the wheel's own name: in the store it may have another. `site` is the folder of the
-    packages. Every member must stand in RECORD with its SHA-256, which is checked while the layer
-    is written.
+    packages. The members must be those of RECORD, each with its SHA-256, which is checked while the
+    layer is written.
     """
     name, version = file.split("-")[:2]
-    with zipfile.ZipFile(path) as archive:
+    with readable(file), zipfile.ZipFile(path) as archive:
         record = _record(archive, file, f"{name}-{version}.dist-info")
-        for member in archive.infolist():
-            if not member.is_dir():
-                yield _wheel_entry(archive, member, record, file, prefix=prefix, site=site)
+        members = [m for m in archive.infolist() if not m.is_dir()]
+        missing = sorted(record.keys() - {m.filename for m in members})
+        if missing:
+            raise Refused(f"D187 {missing[0]} stands in RECORD of {file}, which does not have it.")
+        for member in members:
+            yield _wheel_entry(archive, member, record, file, prefix=prefix, site=site)
 
 
 def _record(archive: zipfile.ZipFile, file: str, info: str) -> dict[str, str]:
@@ -166,7 +173,10 @@ def _record(archive: zipfile.ZipFile, file: str, info: str) -> dict[str, str]:
     if len(names) != 1 or _plain(names[0].partition("/")[0]) != _plain(info):
         raise Refused(f"D187 {file} has no {info}/RECORD.")
     found = {}
-    for name, digest, *_ in csv.reader(io.StringIO(archive.read(names[0]).decode())):
+    for row in csv.reader(io.StringIO(archive.read(names[0]).decode())):
+        if len(row) != _COLUMNS:
+            raise Refused(f"D187 RECORD of {file} has the line {row}; expected path, hash, size.")
+        name, digest, _ = row
         kind, _, value = digest.partition("=")
         if digest and kind != "sha256":
             raise Refused(f"D187 RECORD of {file} has a {kind} of {name}; expected sha256.")

@@ -10,11 +10,16 @@ says which of them has it.
 
 from __future__ import annotations
 
+import csv
 import functools
+import gzip
 import hashlib
+import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -31,6 +36,24 @@ Kind = Literal["dir", "file", "link", "hard"]
 
 class Refused(Exception):
     """Something that must not get into an image; the text begins with its code."""
+
+
+# what the readers of packages raise of bytes that are cut off or changed; RuntimeError is zipfile's
+# for an encrypted member
+_DAMAGED = (
+    *(lzma.LZMAError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile),
+    *(EOFError, ValueError, RuntimeError, csv.Error),
+)
+
+
+@contextmanager
+def readable(package: str) -> Iterator[None]:
+    """Refused D187 for a package that a reader of its format cannot read."""
+    try:
+        yield
+    except _DAMAGED as error:
+        problem = str(error).rstrip(".") or type(error).__name__
+        raise Refused(f"D187 {package} cannot be read: {problem}.") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +105,8 @@ class Zipped:
     def chunks(self) -> Iterator[bytes]:
         """The bytes; Refused D187 when they are not those that the archive's RECORD names."""
         digest = hashlib.sha256()
-        with _opened(self.archive).open(self.member) as file:
+        name = self.archive.name
+        with readable(name), _opened(self.archive).open(self.member) as file:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
                 yield chunk
