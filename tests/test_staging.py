@@ -11,7 +11,9 @@ import torch
 
 from dsv41 import rows
 from dsv41.adapters.staging import Lookup, dequantize, runtime
+from dsv41.adapters.works import Works
 from dsv41.rows.abi import Library, RowsError, RowStore
+from dsv41.rows.structs import Work
 from rowsfix import LIBRARY, OWNED, RIGHT, Checkpoint, pack_all, write_checkpoint
 
 
@@ -158,6 +160,59 @@ def test_addresses_stay(library: Library, path: Path) -> None:
         works.append(lookup.works[count])
     assert works[0] is works[2]
     assert works[0].ids == works[1].ids == lookup.ids.data_ptr()
+
+
+def test_only_what_may_have_failed_is_looked_at(library: Library, path: Path) -> None:
+    lookup = Lookup(library=library, store=opened(library, path), ids=200, device="cpu")
+    for count in range(1, 201):
+        lookup.enqueue(torch.full((count,), -1), torch.empty(count, 256).bfloat16())
+        assert lookup.works.watched() == 0  # a CPU waits for each
+    assert len(lookup.works) == 200
+
+
+def failed(works: Works) -> list[int]:
+    return list(works.failures())
+
+
+def test_ten_thousand_lengths_cost_no_more_than_one() -> None:
+    """As on a GPU: the library ends a lookup some time after it was begun."""
+    works, under_way = Works(lambda count: Work(count=count)), []
+    for count in range(1, 10_001):
+        under_way.append(works.begin(count, captured=False))
+        if len(under_way) > 3:
+            under_way.pop(0).generation += 1
+        assert failed(works) == []
+        assert works.watched() <= 3
+    assert len(works) == 10_000
+    late = under_way[0]
+    late.status = 6
+    assert failed(works) == [6]
+    assert failed(works) == []
+
+
+def test_a_failure_is_seen_however_late() -> None:
+    works = Works(lambda count: Work(count=count))
+    work = works.begin(3, captured=False)
+    assert failed(works) == failed(works) == []
+    assert works.begin(3, captured=False) is work  # the same again while it is under way
+    work.status = 6
+    assert failed(works) == [6]
+    assert failed(works) == []
+    work.status = 7  # and the second
+    assert failed(works) == [7]
+    assert failed(works) == []
+    assert works.watched() == 0
+
+
+def test_a_captured_lookup_may_fail_at_any_replay() -> None:
+    works = Works(lambda count: Work(count=count))
+    work = works.begin(24, captured=True)
+    for _ in range(3):
+        work.generation += 1
+        assert failed(works) == []
+    work.status = 6
+    assert failed(works) == [6]
+    assert works.watched() == 1
 
 
 def test_no_runtime_without_cuda() -> None:

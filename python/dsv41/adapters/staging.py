@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsv41.adapters.works import Works
 from dsv41.rows.abi import RowsError
 from dsv41.rows.structs import Work
 
@@ -34,7 +35,8 @@ class Lookup:
     """Buffers and works of the lookups of one store on one device, one after the other.
 
     Lookups of one object must be ordered by their streams: they share the buffers. What may run at
-    the same time takes an object of its own. Memory: 268 pinned bytes and 264 on the device an id.
+    the same time takes an object of its own. Memory: 268 pinned bytes and 264 on the device an id,
+    and what `works` says.
 
     Args:
         library: the loaded C library.
@@ -69,7 +71,7 @@ class Lookup:
             if self.cuda
             else self.rows
         )
-        self.works: dict[int, Work] = {}
+        self.works = Works(self._work)
         self.runtime: Any = runtime() if self.cuda else None
 
     def enqueue(self, indices: Tensor, out: Tensor) -> None:
@@ -91,7 +93,7 @@ class Lookup:
         self._expect(indices, out)
         if count == 0:
             return
-        work = self._work(count)
+        work = self.works.begin(count, captured=self._captured())
         self._send_ids(indices, count)
         if self.cuda:
             self._launch(work)
@@ -104,11 +106,9 @@ class Lookup:
 
     def check(self) -> None:
         """Raise what went wrong in lookups that are done; each failure once."""
-        for work in self.works.values():
-            if work.status > 0:
-                status, work.status = work.status, 0
-                kind = self.library.function("kind")(ctypes.c_int(status)).decode()
-                raise RowsError(f"a lookup of layer {self.store.layer} failed: {kind}", kind)
+        for status in self.works.failures():
+            kind = self.library.function("kind")(ctypes.c_int(status)).decode()
+            raise RowsError(f"a lookup of layer {self.store.layer} failed: {kind}", kind)
 
     def _expect(self, indices: Tensor, out: Tensor) -> None:
         if out.shape != (*indices.shape, WEIGHT_BYTES) or not out.is_contiguous():
@@ -119,19 +119,27 @@ class Lookup:
             raise ValueError(f"expected <= {self.capacity} ids, rows of {self.dtype}; {found}")
 
     def _work(self, count: int) -> Work:
-        """The work of this number of ids: a host function may yet run on another number's."""
-        if count not in self.works:
-            rows = self.rows.data_ptr()
-            self.works[count] = Work(
-                size=ctypes.sizeof(Work),
-                id_bytes=self.ids.element_size(),
-                store=self.store.open_handle(),
-                ids=self.ids.data_ptr(),
-                count=count,
-                weights=_bytes_at(rows),
-                scales=_bytes_at(rows + count * WEIGHT_BYTES),
-            )
-        return self.works[count]
+        """A work of this number of ids, on the buffers."""
+        rows = self.rows.data_ptr()
+        return Work(
+            size=ctypes.sizeof(Work),
+            id_bytes=self.ids.element_size(),
+            store=self.store.open_handle(),
+            ids=self.ids.data_ptr(),
+            count=count,
+            weights=_bytes_at(rows),
+            scales=_bytes_at(rows + count * WEIGHT_BYTES),
+        )
+
+    def _captured(self) -> bool:
+        """Whether what is enqueued now goes into a graph, which then keeps this object."""
+        import torch  # noqa: PLC0415 - as above
+
+        if not self.cuda or not torch.cuda.is_current_stream_capturing():
+            return False
+        if self not in _CAPTURED:
+            _CAPTURED.append(self)
+        return True
 
     def _send_ids(self, indices: Tensor, count: int) -> None:
         flat = indices.reshape(-1)
@@ -142,8 +150,6 @@ class Lookup:
     def _launch(self, work: Work) -> None:
         import torch  # noqa: PLC0415 - as above
 
-        if torch.cuda.is_current_stream_capturing() and self not in _CAPTURED:
-            _CAPTURED.append(self)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         error = self.runtime.cudaLaunchHostFunc(
             ctypes.c_void_p(stream),
