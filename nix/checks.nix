@@ -76,4 +76,5 @@ in
   inherit (packages) dsv41 local-env row-store;
 }
 // import ../tests/nix/sources.nix { inherit pkgs; }
+// { inherit (import ../tests/nix/engine.nix { inherit pkgs; }) engine-locks; }
 // import ../tests/nix/modules/checks.nix { inherit pkgs; }

@@ -50,6 +50,7 @@ let
       '';
 in
 {
+  inherit deb wheel;
   # sources of a layer (tools/layer_sources.py)
   debs =
     { lock, exclude }:

@@ -2,12 +2,15 @@
 
     python lock_packages.py debs NAMES.txt ARCH > debs-ARCH.json
     python lock_packages.py wheels REQUIREMENTS.txt ARCH > wheels-ARCH.json
-        [--constraints FILE] [--no-deps] [--python 3.11] [--glibc 2.36]
+        [--constraints FILE] [--no-deps] [--python 3.11] [--glibc 2.36] [--until TIME]
+        [--contents FILE]
 
 ARCH is amd64 or arm64, whatever this machine is. `debs` resolves with this machine's own apt
 against an empty system; `wheels` with uv (pip cannot resolve for another machine), from the package
 index of this machine's configuration and PIP_FIND_LINKS. The locks name files, sizes and SHA-256,
-and no address: who builds takes them from where that machine takes packages.
+and no address: who builds takes them from where that machine takes packages. Lists may have
+comments. `--until` looks away from what was uploaded later, so that the same lock is made again;
+`--contents` writes what wheel_contents reads of the wheels.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import urllib.parse
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
+
+import wheel_contents
 
 SUITE = "bookworm"  # Debian 12: Python 3.11, glibc 2.36
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -96,21 +101,42 @@ def wheels(options: argparse.Namespace) -> dict[str, Any]:
         command += ["--constraints", str(options.constraints)]
     if options.no_deps:
         command += ["--no-deps"]
+    if options.until is not None:
+        command += ["--exclude-newer", options.until]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "pylock.image.toml"
         command += ["-o", str(out), str(options.listed)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         lock = tomllib.loads(out.read_text())
-    return {
-        "python": options.python,
-        "glibc": options.glibc,
-        "arch": options.arch,
-        "wheels": [_wheel(package) for package in lock["packages"]],
-    }
+    chosen = [(package, best(package["wheels"])) for package in lock["packages"]]
+    made = [_wheel(package, wheel) for package, wheel in chosen]
+    if options.contents is not None:
+        listed = re.findall(r"^[\w.-]+", options.listed.read_text(), re.MULTILINE)
+        addresses = {
+            entry["file"]: wheel["url"] for entry, (_, wheel) in zip(made, chosen, strict=True)
+        }
+        found = wheel_contents.of(made, addresses, roots=listed)
+        options.contents.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n")
+    until = {} if options.until is None else {"until": options.until}
+    head = {"python": options.python, "glibc": options.glibc, "arch": options.arch, **until}
+    return {**head, "wheels": made}
 
 
-def _wheel(package: dict[str, Any]) -> dict[str, Any]:
-    (wheel,) = package["wheels"]
+def best(wheels: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the wheels that uv says fit, the one that pip would take: the most specific one."""
+    return max(wheels, key=lambda wheel: _specific(wheel["url"].rpartition("/")[2]))
+
+
+def _specific(file: str) -> tuple[bool, bool, bool, int, int]:
+    """How specific the tags are: of the interpreter's own ABI, of a stable one, of a platform."""
+    python, abi, platform = file.removesuffix(".whl").split("-")[-3:]
+    minors = [int(minor or "0") for minor in re.findall(r"(?:cp|py)\d(\d*)", python)]
+    glibcs = [int(minor) for minor in re.findall(r"manylinux_2_(\d+)_", platform)]
+    own, stable = abi.startswith("cp"), abi == "abi3"
+    return own, stable, platform != "any", max(minors), max(glibcs, default=17)
+
+
+def _wheel(package: dict[str, Any], wheel: dict[str, Any]) -> dict[str, Any]:
     url = urllib.parse.urlsplit(wheel["url"])
     path = Path(urllib.parse.unquote(url.path))
     return {
@@ -135,6 +161,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-deps", action="store_true")
     parser.add_argument("--python", default="3.11")
     parser.add_argument("--glibc", default="2.36")
+    parser.add_argument("--until", metavar="TIME")
+    parser.add_argument("--contents", type=Path)
     return parser.parse_args()
 
 
@@ -142,7 +170,8 @@ def main() -> int:
     """Print the lock."""
     options = _options()
     if options.what == "debs":
-        made = debs(options.listed.read_text().split(), options.arch)
+        names = re.sub(r"#.*", "", options.listed.read_text())
+        made = debs(names.split(), options.arch)
     else:
         made = wheels(options)
     (kind,) = (key for key, value in made.items() if isinstance(value, list))

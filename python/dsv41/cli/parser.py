@@ -41,6 +41,7 @@ def build() -> argparse.ArgumentParser:
     _add_data_verbs(verbs)
     _add_judges(verbs)
     _add_pins(verbs)
+    _add_lock(verbs)
     _add_inner_verbs(verbs)
     return parser
 
@@ -247,6 +248,23 @@ def _add_pins(verbs: Any) -> None:
         parser.add_argument(
             "--root", type=Path, default=default, metavar="DIR", help="a checkout of dsv41"
         )
+
+
+def _add_lock(verbs: Any) -> None:
+    lock = _verb(
+        verbs,
+        "lock-engine",
+        "locking.lock_engine",
+        effect="reads hosts",
+        says="Make the package locks of the engine images.",
+    )
+    lock.add_argument("--check", action="store_true", help="look at the committed locks, offline")
+    lock.add_argument(
+        "--index", action="store_true", help="with --check: resolve again and compare (needs uv)"
+    )
+    lock.add_argument("--until", metavar="TIME", help="as of YYYY-MM-DDTHH:MM:SSZ, not the lock's")
+    lock.add_argument("--dry-run", action="store_true", help="say what would change")
+    lock.add_argument("--root", type=Path, metavar="DIR", help="a checkout of dsv41")
 
 
 def _add_inner_verbs(verbs: Any) -> None:
