@@ -10,6 +10,7 @@ by `packaging`, which the development environment has.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -164,7 +165,7 @@ def problems(locks: Locks) -> tuple[Problem, ...]:
 
 def _of_wheels(engine: str, locks: Locks) -> Iterator[Problem]:
     lock, where = locks.wheels[engine], wheels_file(engine)
-    fits = tags(lock)
+    fits = tags(lock["python"], lock["glibc"], MACHINES[lock["arch"]])
     for entry in lock["wheels"]:
         for says in _misfit(entry, fits):
             yield Problem(code="D196", lock=where, says=says)
@@ -185,12 +186,12 @@ def _of_wheels(engine: str, locks: Locks) -> Iterator[Problem]:
     yield from (Problem(code="D197", lock=where, says=says) for says in says_all)
 
 
-def tags(lock: Mapping[str, Any]) -> frozenset[Tag]:
-    """All wheel tags that the image's Python takes: its version, machine, and glibc or older."""
-    minor = int(lock["python"].split(".")[1])
-    machine, newest = MACHINES[lock["arch"]], int(lock["glibc"].split(".")[1])
+@functools.cache
+def tags(python: str, glibc: str, machine: str) -> frozenset[Tag]:
+    """All wheel tags that a Python of a machine takes, whose libc is glibc of this version."""
+    minor, newest = int(python.split(".")[1]), int(glibc.split(".")[1])
     # manylinux2014 is 2_17, the oldest glibc that any aarch64 wheel is for (PEP 599)
-    platforms = [f"manylinux_2_{glibc}_{machine}" for glibc in range(newest, 16, -1)]
+    platforms = [f"manylinux_2_{one}_{machine}" for one in range(newest, 16, -1)]
     platforms.append(f"manylinux2014_{machine}")
     version = (3, minor)
     own = cpython_tags(version, platforms=platforms)
