@@ -29,6 +29,9 @@ class Content:
     cuts: int = 0
     busy: int = 0
     login: bool = True
+    token: bytes = json.dumps({"token": TOKEN}).encode()
+    # what answers for manifests say of them beside their bytes
+    headers: dict[str, str] = field(default_factory=dict)
     ranges: bool = True
     asked: list[str] = field(default_factory=list)
 
@@ -43,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.content.asked.append(f"{self.headers.get('Range', '')} {self.path}".strip())
         if self.path.startswith("/token?"):
-            self.answer(json.dumps({"token": TOKEN}).encode())
+            self.answer(self.server.content.token)
         elif self.path.startswith("/cdn/"):
             self.cdn(self.server.content.objects[self.path.removeprefix("/cdn/")])
         elif self.server.content.login and self.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -68,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         if data is None:
             return self.send_error(404)
         if kind == "manifests":
-            return self.answer(data)
+            return self.answer(data, headers=self.server.content.headers)
         # another host by name, as CDNs are
         port = self.headers["Host"].rpartition(":")[2]
         self.send_response(307)
@@ -84,8 +87,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(data[start:], status=206)
         return self.answer(data)
 
-    def answer(self, data: bytes, *, status: int = 200) -> None:
+    def answer(
+        self, data: bytes, *, status: int = 200, headers: dict[str, str] | None = None
+    ) -> None:
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.server.content.cuts:

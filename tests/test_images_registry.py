@@ -1,9 +1,7 @@
-"""Objects of a registry by their digest, and pins of bases; against a real server."""
+"""Objects of a registry by their digest, against a real server."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,14 +10,12 @@ from pathlib import Path
 import pytest
 
 import download
-import pin_image
 from download import Refused
-from oci_registry import Content, digest_of, serving, synthetic
+from oci_registry import Content, digest_of, serving
 from registry import Registry, fetch
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ROOT / "nix" / "images" / "tools"
-BASES = ROOT / "tests" / "nix" / "bases"
 DATA = bytes(range(256)) * 40
 
 
@@ -143,94 +139,8 @@ def test_no_server_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         fetch(Registry("http://127.0.0.1:9/r"), "blobs", f"sha256:{'0' * 64}", tmp_path / "out")
 
 
-# pin-image
-
-
-def options(folder: Path, *words: str) -> argparse.Namespace:
-    name, image, *_ = [*words, None, None]
-    return argparse.Namespace(into=folder, name=name, image=image, arch="arm64")
-
-
-@pytest.fixture
-def folder(content: Content, reference: str, tmp_path: Path) -> Path:
-    """A folder of bases whose one pin is served by the registry, with no manifest yet."""
-    pin = {**synthetic(BASES, content), "reference": reference}
-    (tmp_path / "bases.json").write_text(json.dumps({"base": pin}))
-    return tmp_path
-
-
-def manifests(folder: Path) -> dict[str, bytes]:
-    files = folder.glob("*.json")
-    return {path.name: path.read_bytes() for path in files if path.stem != "bases"}
-
-
-def test_pin_image_keeps_what_is_missing_byte_for_byte(
-    content: Content, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pin_image.run(options(folder))
-    have = manifests(folder)
-    assert have == manifests(BASES)
-    assert sorted(capsys.readouterr().out.split()) == sorted(str(folder / name) for name in have)
-    assert not [asked for asked in content.asked if "0000000" in asked]
-
-
-def test_pin_image_twice_asks_nothing(content: Content, folder: Path) -> None:
-    pin_image.run(options(folder))
-    content.asked.clear()
-    pin_image.run(options(folder, "base"))
-    assert content.asked == []
-
-
-def test_pin_image_mends_a_changed_file(folder: Path) -> None:
-    pin_image.run(options(folder))
-    changed = folder / next(iter(manifests(folder)))
-    before = changed.read_bytes()
-    changed.write_bytes(before + b"\n")
-    pin_image.run(options(folder))
-    assert changed.read_bytes() == before
-
-
-def test_pin_image_pins_what_a_tag_names(content: Content, folder: Path, reference: str) -> None:
-    pin = json.loads((folder / "bases.json").read_text())["base"]
-    content.tags["moving"] = pin["digest"]
-    pin_image.run(options(folder, "other", f"{reference}:moving"))
-    assert json.loads((folder / "bases.json").read_text()) == {"base": pin, "other": pin}
-
-
-def test_pin_image_refuses_other_bytes_and_keeps_none(content: Content, folder: Path) -> None:
-    digest = json.loads((folder / "bases.json").read_text())["base"]["digest"]
-    content.objects[digest] += b" "
-    with pytest.raises(Refused, match=f"expected {digest}"):
-        pin_image.run(options(folder))
-    assert [path.name for path in folder.iterdir()] == ["bases.json"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["none"], "D185 .* names no base none; it has base"),
-        (["base", "ubuntu"], "D185 ubuntu is no HOST/REPOSITORY@sha256"),
-        (["base", "host/r@sha256:12"], "D185 host/r@sha256:12 is no HOST"),
-    ],
-)
-def test_pin_image_refuses_wrong_words(folder: Path, words: list[str], says: str) -> None:
-    with pytest.raises(Refused, match=f"^{says}"):
-        pin_image.run(options(folder, *words))
-
-
-def test_pin_image_refuses_another_architecture(folder: Path) -> None:
-    pins = json.loads((folder / "bases.json").read_text())
-    pins["base"]["arch"] = "riscv64"
-    (folder / "bases.json").write_text(json.dumps(pins))
-    with pytest.raises(Refused, match="has 0 manifests for linux/riscv64; expected 1"):
-        pin_image.run(options(folder))
-
-
-def test_pin_image_outside_of_a_checkout_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, str(TOOLS / "pin_image.py")]
-    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == (
-        "D185 There is no nix/images/bases/bases.json here. Fix: run this in a checkout of the "
-        "project.\n"
-    )
+def test_a_token_that_is_none_is_refused(content: Content, reference: str, tmp_path: Path) -> None:
+    for token in (b"<html>", b"[]", b"{}"):
+        content.token = token
+        with pytest.raises(Refused, match=r"^D183 http://.*/token gives no token for "):
+            fetch(Registry(reference), "blobs", content.add(DATA), tmp_path / "out")

@@ -78,8 +78,12 @@ class Registry:
         query["scope"] = fields.get("scope", f"repository:{self.repository}:pull")
         url = f"{fields['realm']}?{urllib.parse.urlencode(query)}"
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310
-            given = json.load(answer)
-        token: str = given.get("token") or given["access_token"]
+            data = answer.read()
+        try:
+            given = json.loads(data)
+            token: str = given.get("token") or given["access_token"]
+        except (ValueError, KeyError, AttributeError) as error:
+            raise Refused(f"D183 {fields['realm']} gives no token for {self.reference}.") from error
         return token
 
 
