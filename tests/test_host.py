@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -44,6 +45,25 @@ def test_looking_does_not_disturb_taking(tmp_path: Path) -> None:
         lock.write_owner(os.getpid())
         assert host.owner(path) == os.getpid()
         lock.close()
+
+
+def test_a_held_lock_always_names_its_owner(tmp_path: Path) -> None:
+    """`serve` and its supervisor write their pids while others look: nobody may see none."""
+    lock = host.Lock.take(tmp_path / "lock")
+    assert lock is not None
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            lock.write_owner(os.getpid())
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = {host.owner(lock.path) for _ in range(2000)}
+    over.set()
+    writer.join()
+    lock.close()
+    assert found == {os.getpid()}
 
 
 def test_a_taken_port_is_refused_with_a_free_one() -> None:

@@ -31,8 +31,9 @@ class Service:
 
     def begin(self, *words: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
         """Start `dsv41 WORDS --state-dir ...`; the caller reads its output."""
+        command = [sys.executable, "-m", "dsv41", *words, "--state-dir", str(self.state)]
         return subprocess.Popen(
-            [sys.executable, "-m", "dsv41", *words, "--state-dir", str(self.state)],
+            ["env", "--default-signal=INT", *command],  # a shell's background job ignores it
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

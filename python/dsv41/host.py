@@ -53,9 +53,11 @@ class Lock:
         return cls(path, fd)
 
     def write_owner(self, pid: int) -> None:
-        """Record who holds the lock; read by `owner`."""
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, f"{pid}\n".encode(), 0)
+        """Record who holds the lock; read by `owner`.
+
+        In one write over the pid before, as wide as any: a reader never finds the file empty.
+        """
+        os.pwrite(self.fd, f"{pid:<10}\n".encode(), 0)
 
     def close(self) -> None:
         """Let go of this descriptor; a child that inherited it keeps the lock."""
@@ -69,10 +71,15 @@ def owner(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        if _flock(fd, fcntl.LOCK_SH):
-            return None
-        text = os.pread(fd, 32, 0).strip()
-        return int(text) if text.isdigit() else None
+        # who has just taken the lock is about to write its pid
+        for pause in (0.02, 0.1, 0.0):
+            if _flock(fd, fcntl.LOCK_SH):
+                return None
+            text = os.pread(fd, 32, 0).strip()
+            if text.isdigit():
+                return int(text)
+            time.sleep(pause)
+        return None
     finally:
         os.close(fd)
 
