@@ -1,4 +1,4 @@
-"""Print poetry.lock as a pip requirements file with hashes."""
+"""Print a part of poetry.lock as a pip requirements file: `requirements.py LOCK build|others`."""
 
 import re
 import sys
@@ -6,9 +6,14 @@ import tomllib
 from pathlib import Path
 
 
-def main(lock: Path) -> None:
-    """One line a package: name, version, markers, the SHA-256 of each of its files."""
+def main(lock: Path, part: str) -> None:
+    """One line a package: name, version, markers, the SHA-256 of each of its files.
+
+    `build` is what builds the two distributions, `others` all else; each package is in one part.
+    """
     for package in tomllib.loads(lock.read_text(encoding="utf-8"))["package"]:
+        if ("build" in package["groups"]) != (part == "build"):
+            continue
         condition = _condition(package["groups"], package.get("markers", ""))
         hashes = " ".join(f"--hash={entry['hash']}" for entry in package["files"])
         sys.stdout.write(f"{package['name']}=={package['version']}{condition} {hashes}\n")
@@ -25,4 +30,4 @@ def _condition(groups: list[str], markers: str | dict[str, str]) -> str:
     return f" ; {wanted}" if wanted else ""
 
 
-main(Path(sys.argv[1]))
+main(Path(sys.argv[1]), sys.argv[2])
