@@ -38,6 +38,9 @@ in
       (claim (cfg.weights.nfs.server == null || cfg.weights.nfs.serverNode != null)
         "weights.nfs.server is ${toString cfg.weights.nfs.server}, and weights.nfs.serverNode is not set. Name the node that exports the checkpoint."
       )
+      (claim (cfg.weights.nfs.server == null || cfg.weights.nfs.clients != [ ])
+        "weights.nfs.clients is empty, and an export without clients is open to everybody. Name the nodes' addresses or their network, as [ \"10.0.0.0/24\" ]."
+      )
       (claim (cfg.weights.nfs.serverNode == null || lib.any (n: n.name == cfg.weights.nfs.serverNode) cfg.nodes)
         "weights.nfs.serverNode is ${toString cfg.weights.nfs.serverNode}, and the nodes are ${names}. Name one of them."
       )

@@ -19,7 +19,7 @@ let
     if cfg.image.source == null then
       ''
         echo "dsv41: image ${cfg.image.reference} is not on this host, and services.dsv41.image.source names no place" >&2
-        echo "dsv41: to load it from. Build it with nix build .#image-PROFILE and copy it with skopeo." >&2
+        echo "dsv41: to load it from. Build it with nix build .#image-PROFILE and copy it: skopeo copy --preserve-digests" >&2
         exit 1
       ''
     else
@@ -46,8 +46,9 @@ in
       default = null;
       example = "oci:/var/lib/dsv41/image";
       description = ''
-        Where to load the image from when it is absent, in the words of skopeo: `oci:/folder` (a copy of the result of
-        `nix build .#image-tp3`), `docker://registry/name@sha256:...`. Null loads nothing: the unit then only checks.
+        Where to load the image from when it is absent, in the words of skopeo: `oci:/folder` (what
+        `skopeo copy --preserve-digests oci:result oci:/folder` made of the result of `nix build .#image-tp3`, whose own
+        files are links into the store), `docker://registry/name@sha256:...`. Null loads nothing: the unit then only checks.
       '';
     };
   };
@@ -66,6 +67,10 @@ in
       serviceConfig = {
         Type = "oneshot";
         RemainAfterExit = true;
+        # as for the rows: a registry that does not answer once, or an image that is copied a minute later
+        Restart = "on-failure";
+        RestartMode = "direct";
+        RestartSec = 30;
         TimeoutStartSec = "2h";
       };
     };

@@ -60,6 +60,7 @@ let
     fi
   '';
 
+  remote = cfg.weights.nfs.server != null && cfg.self.name != cfg.weights.nfs.serverNode;
   ranks = lib.listToAttrs (imap0 (rank: node: lib.nameValuePair node.name rank) cfg.nodes);
   internal = type: mkOption {
     inherit type;
@@ -79,11 +80,19 @@ in
     self = internal types.raw;
     planCommand = internal types.str;
     fleetFile = internal types.package;
+    onMounts = internal types.raw;
   };
 
   config.services.dsv41 = mkIf cfg.enable {
     inherit plan planCommand;
     fleetFile = fleet;
+    # for the units that read checkpoint and rows. RequiresMountsFor= would fail them for good when the server of the
+    # checkpoint is not up yet; WantsMountsFor= (systemd 256; NixOS has a newer one) waits for the attempt alone
+    onMounts =
+      if remote then
+        { RequiresMountsFor = [ cfg.self.rowsDir ]; WantsMountsFor = [ cfg.self.modelDir ]; }
+      else
+        { RequiresMountsFor = [ cfg.self.modelDir cfg.self.rowsDir ]; };
     rank = ranks.${cfg.node} or null;
     # asserts.nix says what is wrong when there is no such node; this keeps evaluation alive until then
     self = if cfg.rank == null then lib.head cfg.nodes else builtins.elemAt cfg.nodes cfg.rank;

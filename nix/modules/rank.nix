@@ -23,10 +23,9 @@ in
       wantedBy = [ "multi-user.target" ];
       wants = [ "network-online.target" ];
       after = [ "network-online.target" "nvidia-container-toolkit-cdi-generator.service" ];
-      unitConfig = {
+      unitConfig = cfg.onMounts // {
         # ranks wait for each other for as long as it takes
         StartLimitIntervalSec = 0;
-        RequiresMountsFor = [ cfg.self.modelDir cfg.self.rowsDir ];
       };
       # podman is found as on a shell of the host
       path = [ "/run/current-system/sw" ];

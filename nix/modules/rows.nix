@@ -13,13 +13,20 @@ in
   config = lib.mkIf (cfg.enable && cfg.rows.pack) {
     systemd.services.dsv41-rows = {
       description = "dsv41: Engram rows of rank ${toString cfg.rank} are packed";
-      unitConfig.RequiresMountsFor = [ cfg.self.modelDir cfg.self.rowsDir ];
+      unitConfig = cfg.onMounts;
       requiredBy = [ "dsv41-rank.service" ];
       before = [ "dsv41-rank.service" ];
       serviceConfig = {
         Type = "oneshot";
         RemainAfterExit = true;
         ExecStart = "${lib.getExe cfg.package} pack --plan ${cfg.plan} --rank ${toString cfg.rank}";
+        # a unit that the rank requires must not fail for once: the rank's own start would fail with it, and nobody would
+        # try again. "direct" (systemd 254) tries again without having failed
+        Restart = "on-failure";
+        RestartMode = "direct";
+        RestartSec = 30;
+        # 2: wrong usage, 5: refused as unsafe; the next start would end the same way
+        RestartPreventExitStatus = "2 5";
         TimeoutStartSec = "1h";
       };
     };

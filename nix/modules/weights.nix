@@ -59,7 +59,8 @@ in
             "timeo=600"
             "_netdev"
             "x-systemd.automount"
-            # a node that boots before the server must not stop there
+            # a node that boots before the server must not stop there. Nor may its units: they want this mount and do
+            # not require it (onMounts in plan.nix), fail while it is away, and are started again
             "nofail"
           ];
         };

@@ -48,6 +48,8 @@ def _commands(program: str, made: Plan, profile: Profile, fleet: Fleet) -> Itera
         yield shlex.join([*sudo, *containers.detached(program, rank)]) + "\n"
 
 
+# The rank requires its rows: were their unit to fail once, the rank's own start would fail with it,
+# for good. RestartMode=direct (systemd 254; Ubuntu 24.04 has 255) tries again without a failure.
 _UNITS = {
     "dsv41-rows.service": """\
 [Unit]
@@ -58,6 +60,10 @@ Wants=network-online.target
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/usr/bin/env dsv41 pack --plan {plan} --rank {rank}
+Restart=on-failure
+RestartMode=direct
+RestartSec=30
+RestartPreventExitStatus=2 5
 TimeoutStartSec=1h
 """,
     "dsv41-rank.service": """\

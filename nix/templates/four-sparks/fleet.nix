@@ -4,6 +4,9 @@
     enable = true;
     profile = "tp4";
     topology = "switch";
+    # NCCL starts over socketIfname on ports that the kernel picks. This opens every port there: turn it off, and open
+    # the firewall for the nodes' addresses yourself, where that network holds more than the nodes
+    fabric.trustSocketInterface = true;
     nodes = [
       {
         name = "spark1";

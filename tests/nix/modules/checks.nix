@@ -50,9 +50,9 @@ in
   templates =
     if broken == [ ] then pass "templates" else throw "templates fail: ${toString broken}";
 
-  # plan's own words stop the build of a system that cannot work; and the unit is the one that plan prints
+  # plan's own words stop the build of a system that cannot work; and the units are those that plan prints
   module-plans =
-    pkgs.runCommand "check-module-plans" { unit = builtins.toJSON cases.rank-unit; }
+    pkgs.runCommand "check-module-plans" { unit = builtins.toJSON cases.units; }
       ''
         ${lib.concatMapStrings (plan: ''
           ${pkgs.python3}/bin/python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["ranks"]' ${plan}

@@ -37,6 +37,8 @@ let
 
   head = three { };
   worker = three (on "spark3");
+  distrust = dsv41 { fabric.trustSocketInterface = lib.mkForce false; };
+  closed = three distrust;
   off = three (dsv41 { enable = lib.mkForce false; });
   keys = three (dsv41 { apiKeyFile = "/run/secrets/keys"; });
   nfs = {
@@ -68,9 +70,35 @@ in
     addresses =
       head.systemd.network.networks."40-dsv41-enp1s0f1np1".address == [ "10.0.13.1/24" ]
       && head.systemd.network.networks."40-dsv41-enp1s0f1np1".linkConfig.MTUBytes == "9000";
-    closed-but-on-the-fabric =
+    # the Plan's rendezvous is an address of the management interface
+    open-where-the-ranks-meet =
       head.networking.firewall.allowedTCPPorts == [ ]
-      && head.networking.firewall.interfaces.enp1s0f0np0.allowedTCPPorts == [ 20000 20001 ];
+      && head.networking.firewall.interfaces == { enP7s7.allowedTCPPorts = [ 20000 20001 ]; }
+      && worker.networking.firewall.interfaces == { enP7s7.allowedTCPPorts = [ 20001 ]; };
+    templates-trust-the-management-interface = lib.all (
+      host: host.networking.firewall.trustedInterfaces == [ "enP7s7" ]
+    ) [ head (four { }) (ring { }) ];
+    warns-of-a-firewall-that-stops-nccl =
+      lib.any (lib.hasInfix "does not trust enP7s7") closed.warnings
+      && lib.length closed.warnings == 1 + lib.length head.warnings
+      && closed.networking.firewall.trustedInterfaces == [ ]
+      && (three { imports = [ distrust { networking.firewall.enable = false; } ]; }).warnings == head.warnings
+      && (three { imports = [ distrust { networking.firewall.trustedInterfaces = [ "enP7s7" ]; } ]; }).warnings == head.warnings;
+    waits-for-its-own-network-alone =
+      !head.systemd.network.wait-online.enable
+      && (three { networking.useNetworkd = true; }).systemd.network.wait-online.enable
+      && (three { systemd.network.wait-online.enable = true; }).systemd.network.wait-online.enable
+      && off.systemd.network.wait-online.enable;
+    no-other-program-on-the-fabric =
+      head.networking.dhcpcd.denyInterfaces == [ "enp1s0f0np0" "enp1s0f1np1" ]
+      && head.networking.networkmanager.unmanaged == head.networking.dhcpcd.denyInterfaces;
+    tries-again-without-failing = lib.all (
+      name:
+      let
+        settings = pulled.systemd.services.${name}.serviceConfig;
+      in
+      [ "oneshot" "on-failure" "direct" ] == map (key: settings.${key} or "") [ "Type" "Restart" "RestartMode" ]
+    ) [ "dsv41-rows" "dsv41-image" ];
     open-on-demand =
       (three (dsv41 { openFirewall = true; })).networking.firewall.allowedTCPPorts == [ 8888 ]
       && (three { imports = [ (on "spark2") (dsv41 { openFirewall = true; }) ]; }).networking.firewall.allowedTCPPorts == [ ];
@@ -81,20 +109,27 @@ in
       let
         own = three (dsv41 { fabric.enable = false; });
       in
-      own.systemd.network.networks == { } && own.boot.kernel.sysctl == { } && !own.systemd.network.enable;
+      own.systemd.network.networks == { } && own.boot.kernel.sysctl == { } && !own.systemd.network.enable
+      && own.systemd.network.wait-online.enable && own.networking.dhcpcd.denyInterfaces == [ ];
     nfs-server =
       let
         server = three (dsv41 nfs);
       in
       server.services.nfs.server.enable
       && server.fileSystems == { }
-      && server.networking.firewall.interfaces.enP7s7.allowedTCPPorts == [ 2049 ];
+      && lib.elem 2049 server.networking.firewall.interfaces.enP7s7.allowedTCPPorts
+      && (unit server).unitConfig.RequiresMountsFor == [ "/models/DeepSeek-V4.1-Flash" "/var/lib/dsv41/rows" ];
     nfs-client =
       let
         client = three { imports = [ (on "spark2") (dsv41 nfs) ]; };
       in
       !client.services.nfs.server.enable
-      && client.fileSystems."/models/DeepSeek-V4.1-Flash".device == "10.0.0.1:/";
+      && client.fileSystems."/models/DeepSeek-V4.1-Flash".device == "10.0.0.1:/"
+      && lib.all (
+        unit:
+        unit.unitConfig.RequiresMountsFor == [ "/var/lib/dsv41/rows" ]
+        && unit.unitConfig.WantsMountsFor or [ ] == [ "/models/DeepSeek-V4.1-Flash" ]
+      ) [ client.systemd.services.dsv41-rank client.systemd.services.dsv41-rows ];
     image-loaded-once = lib.hasInfix "image exists ${image} && exit 0" pulled.systemd.services.dsv41-image.script;
     metrics =
       (lib.head (three (dsv41 { observe.prometheus = true; })).services.prometheus.scrapeConfigs).static_configs
@@ -122,6 +157,7 @@ in
     image-in-the-store = says "image.source is in the store" (three (dsv41 { image.source = "oci:/nix/store/aaaa-image"; }));
     image-without-digest = says "has no digest" (three (dsv41 { image.reference = "localhost/dsv41:latest"; }));
     nfs-without-server = says "serverNode" (three (dsv41 { weights.nfs.server = "10.0.0.1"; }));
+    nfs-for-everybody = says "weights.nfs.clients is empty" (three (dsv41 { weights.nfs = { server = "10.0.0.1"; serverNode = "spark1"; }; }));
     nfs-by-a-stranger = says "spark9" (three (dsv41 { weights.nfs = { server = "10.0.0.1"; serverNode = "spark9"; }; }));
     unknown-option = !(builtins.tryEval (builtins.deepSeq (start (three (dsv41 { rnak = 1; }))) true)).success;
     unknown-profile = !(builtins.tryEval (builtins.deepSeq (start (three (dsv41 { profile = lib.mkForce "tp5"; }))) true)).success;
@@ -145,5 +181,7 @@ in
   };
   systemd = "${planOf { }} --format systemd";
 
-  rank-unit = (unit head).serviceConfig // (unit head).unitConfig;
+  units = lib.genAttrs [ "dsv41-rank" "dsv41-rows" ] (
+    name: head.systemd.services.${name}.serviceConfig // head.systemd.services.${name}.unitConfig
+  );
 }

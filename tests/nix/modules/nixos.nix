@@ -25,10 +25,13 @@ in
     networking = {
       hostName = typed types.str "nixos";
       firewall = ports // {
+        enable = typed types.bool true;
         trustedInterfaces = listOf types.str;
         interfaces = typed (types.attrsOf (types.submodule { options = ports; })) { };
       };
       networkmanager.unmanaged = listOf types.str;
+      dhcpcd.denyInterfaces = listOf types.str;
+      useNetworkd = typed types.bool false;
     };
     services.nfs.server = {
       enable = typed types.bool false;
@@ -37,6 +40,7 @@ in
     services.prometheus.scrapeConfigs = listOf types.attrs;
     systemd = {
       network.enable = typed types.bool false;
+      network.wait-online.enable = typed types.bool true;
       network.networks = typed (types.attrsOf types.attrs) { };
       tmpfiles.rules = listOf types.str;
       services = typed (types.attrsOf (

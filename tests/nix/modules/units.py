@@ -1,6 +1,7 @@
-"""The rank's unit of the module is the one that `dsv41 plan --format systemd` prints.
+"""The units of the module are those that `dsv41 plan --format systemd` prints.
 
-Usage: units.py TEXT JSON; TEXT is what plan prints, JSON the unit's settings in the module.
+Usage: units.py TEXT JSON; TEXT is what plan prints, JSON maps a unit's name to its settings in the
+module.
 """
 
 import json
@@ -8,12 +9,12 @@ import sys
 from pathlib import Path
 
 # a unit of a store path runs another command; credentials and mounts are NixOS's own
-OWN = {"ExecStart", "LoadCredential", "RequiresMountsFor"}
+OWN = {"ExecStart", "LoadCredential", "RequiresMountsFor", "WantsMountsFor"}
 
 
-def printed(text: str) -> dict[str, str]:
-    """The settings of the first node's dsv41-rank.service."""
-    unit = text.split("/dsv41-rank.service\n", 1)[1].split("\n\n", 1)[0]
+def printed(text: str, name: str) -> dict[str, str]:
+    """The settings of the first node's unit."""
+    unit = text.split(f"/{name}.service\n", 1)[1].split("\n\n", 1)[0]
     lines = [line for line in unit.splitlines() if "=" in line]
     settings = dict(line.split("=", 1) for line in lines)
     return {k: v for k, v in settings.items() if k[0].isupper()}
@@ -21,12 +22,13 @@ def printed(text: str) -> dict[str, str]:
 
 def main() -> None:
     """Exit with the settings that differ."""
-    wanted = printed(Path(sys.argv[1]).read_text())
-    found = {k: str(v) for k, v in json.loads(sys.argv[2]).items() if k not in OWN}
+    text = Path(sys.argv[1]).read_text()
     elsewhere = {"Description", "Requires", "After", "Wants", "WantedBy", "ExecStart"}
-    wanted = {k: v for k, v in wanted.items() if k not in elsewhere}
-    if wanted != found:
-        sys.exit(f"plan prints {sorted(wanted.items())}, the module has {sorted(found.items())}")
+    for name, settings in json.loads(sys.argv[2]).items():
+        wanted = {k: v for k, v in printed(text, name).items() if k not in elsewhere}
+        found = {k: "yes" if v is True else str(v) for k, v in settings.items() if k not in OWN}
+        if wanted != found:
+            sys.exit(f"{name}: plan prints {sorted(wanted.items())}, not {sorted(found.items())}")
 
 
 main()
