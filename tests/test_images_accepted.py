@@ -43,6 +43,10 @@ def test_skopeo_reads_and_copies_it(tp3: Path, tmp_path: Path) -> None:
     skopeo("copy", "--preserve-digests", f"oci:{tp3}", f"oci-archive:{tmp_path}/a.tar")
     again = json.loads(skopeo("inspect", f"oci-archive:{tmp_path}/a.tar"))
     assert again["Digest"] == entry["digest"]
+    # as docs/howto/nixos.md says it: a folder for hosts that do not have the store's files
+    skopeo("copy", "--preserve-digests", f"oci:{tp3}", f"oci:{tmp_path}/image")
+    assert json.loads(skopeo("inspect", f"oci:{tmp_path}/image"))["Digest"] == entry["digest"]
+    assert not [path for path in (tmp_path / "image").rglob("*") if path.is_symlink()]
 
 
 @needs_skopeo
