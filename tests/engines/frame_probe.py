@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import engine_cpu
-from dsv41.adapters import install, preflight, probe
+from dsv41.adapters import environment, install, preflight, probe
 from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.adapters.sglang import workers
 from dsv41.adapters.table import TABLES
@@ -184,7 +184,8 @@ def main() -> None:
         "sglang.srt.plugins" if ENGINE == "sglang" else "vllm.plugins"
     )
     load = plugins.load_plugins if ENGINE == "sglang" else plugins.load_general_plugins
-    off = {SWITCHES[a.switch].env: "0" for a in table}
+    switches = {SWITCHES[a.switch].env for a in table}
+    off = dict.fromkeys(switches - {environment.KEY_FILE}, "0")  # no file of keys is unset alone
     answer["unset"] = in_fork(unchanged(load, {}))
     answer["off"] = in_fork(unchanged(load, off))
     answer["installed"] = in_fork(installed(*table))
