@@ -17,6 +17,7 @@ import pytest
 import torch
 from engram_rank import forked
 from engram_table import Files, Kinds
+from sglang.srt.model_executor.model_runner_components import weight_updater
 from sglang.srt.model_loader import loader, weight_utils
 from sglang.srt.models.deepseek_v4 import DeepseekV4ForCausalLM
 
@@ -154,6 +155,25 @@ def test_a_table_of_another_shape_is_refused(kinds: Kinds, files: Files) -> None
     ):
         with pytest.raises(CheckFailed, match="D149 engram_nvme: layer 1: expected a table"):
             parameter.weight_loader(parameter, wrong)
+
+
+def test_weights_are_not_replaced_while_it_serves(kinds: Kinds, files: Files) -> None:
+    made = case.ours(kinds, 1, files)
+    weights, _ = case.table(1)
+    made.weight.weight_loader(made.weight, weights)
+    with case.engine(files.checkpoint):
+        made.finish_load("layer 1")
+    with pytest.raises(UsageError, match="D153 engram_nvme: weights cannot be replaced"):
+        made.weight.weight_loader(made.weight, weights)
+
+
+@pytest.mark.parametrize("load_format", ["auto", "instanttensor"])
+def test_the_engines_own_update_is_refused_before_it_loads(kinds: Kinds, load_format: str) -> None:
+    assert kinds.ours is not kinds.stock
+    update = weight_updater.WeightUpdater.update_weights_from_disk
+    done, why = update(object(), "/another", load_format)  # the engine's own would ask the object
+    assert not done
+    assert why.startswith("D153 ")
 
 
 @pytest.mark.parametrize("name", ["fastsafetensors", "runai_streamer"])

@@ -12,6 +12,7 @@ from engram_rank import forked, rank_of
 from engram_table import Files, Kinds
 from sglang.srt.layers import engram
 
+from dsv41.adapters.sglang import engram_nvme
 from dsv41.geometry import PARTITIONS, partition
 
 pytest_plugins = ("engram_table",)
@@ -99,6 +100,24 @@ def test_any_shape_and_no_tokens_at_all(kinds: Kinds, files: Files, shape: tuple
         found = mine(wanted)
         assert found.shape == (*shape, 256)
         assert torch.equal(case.bits(found), case.bits(theirs(wanted)))
+
+
+def test_a_graph_has_buffers_of_its_own(
+    kinds: Kinds, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass may have ended with a lookup under way, and a replay waits for none."""
+    mine = case.ours(kinds, 1, files)
+    with case.engine(files.checkpoint):
+        mine.finish_load("layer 1")
+    ids = case.ids(1)
+    mine._owned_rows(ids)
+    assert (len(mine.staging.works), len(mine.of_graphs.works)) == (1, 0)
+    monkeypatch.setattr(engram_nvme, "capturing", lambda _: True)
+    captured = mine._owned_rows(ids)
+    assert (len(mine.staging.works), len(mine.of_graphs.works)) == (1, 1)
+    assert mine.staging.rows.data_ptr() != mine.of_graphs.rows.data_ptr()
+    monkeypatch.undo()
+    assert torch.equal(captured, mine._owned_rows(ids))
 
 
 def test_batches_larger_than_the_staging_go_in_pieces(kinds: Kinds, files: Files) -> None:

@@ -3,7 +3,8 @@
 Its iterators map safetensors files and hand out views, so a tensor that nobody looks at is never
 read (seen with 0.5.21 and 0.5.23: tests/engines). Three roads lead past that: mapping turned off,
 files read ahead into the page cache, and load formats that bring whole files into memory. The first
-two are excepted here for the files that hold tables, the third is refused.
+two are excepted here for the files that hold tables, the third is refused. So is an update of the
+weights from a disk while the engine serves: the rows would stay those of the first checkpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from dsv41.errors import UsageError
 
 log = logging.getLogger(__name__)
 MODULE = "sglang.srt.model_loader.weight_utils"
+UPDATE = (
+    "sglang.srt.model_executor.model_runner_components.weight_updater."
+    "WeightUpdater.update_weights_from_disk"
+)
 ITERATORS = ("buffered_multi_thread_safetensors_weights_iterator", "safetensors_weights_iterator")
 TABLE = re.compile(r"(?:model\.)?layers\.\d+\.engram\.embed\.(?:weight|scale)")
 # Load formats whose loader maps safetensors files.
@@ -33,6 +38,14 @@ def published(bag: str, field: str) -> Any:
         return getattr(getattr(runtime_context, f"get_{bag}")(), field)
     except (ValueError, AttributeError):  # a process without published arguments, an older tree
         return None
+
+
+def most_tokens(unknown: int) -> int:
+    """Most tokens of one forward pass: a prefill chunk, or every stream with its drafts."""
+    chunk = published("schedule", "chunked_prefill_size") or 0
+    prefill = chunk if chunk > 0 else published("schedule", "max_prefill_tokens") or unknown
+    streams = published("schedule", "max_running_requests") or 0
+    return max(prefill, streams * (published("spec", "speculative_num_draft_tokens") or 1))
 
 
 def check_format(load_format: object) -> None:
@@ -75,6 +88,23 @@ def skip_tables(original: Any, file_path: str, *args: Any, **kwargs: Any) -> Any
     return None if holds_table(file_path) else original(file_path, *args, **kwargs)
 
 
+def replaced() -> UsageError:
+    """D153, for weights that come after those that the engine was started with."""
+    says = "engram_nvme: weights cannot be replaced while rows come from a disk: they would stay."
+    return UsageError("D153", says, fix="start the engine again, on that checkpoint and its rows")
+
+
+def refuse_update(_original: object, *_: object, **__: object) -> tuple[bool, str]:
+    """In place of an update from a disk: (False, why), which the engine answers the request with.
+
+    Nothing is loaded, whatever the request's load format: the engine would notice at the first
+    table only, and its way back loads the same path once more.
+    """
+    error = replaced()
+    log.error("%s", error)
+    return False, f"{error} To mend it: {error.fix}."
+
+
 HOOKS = (
     *(
         Hook(
@@ -93,4 +123,6 @@ HOOKS = (
         takes=("file_path",),
         optional=True,
     ),
+    # without it `_load_rows` refuses, after other tensors have changed, and the engine ends
+    Hook(target=UPDATE, kind="around", call=refuse_update, optional=True),
 )

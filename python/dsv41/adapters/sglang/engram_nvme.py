@@ -28,6 +28,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsv41 import switches
@@ -35,7 +36,7 @@ from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.adapters.row_files import SecondReader, checkpoint_at, open_rows
 from dsv41.adapters.row_stats import watch
 from dsv41.adapters.sglang import engram_loader
-from dsv41.adapters.sglang.engram_loader import published
+from dsv41.adapters.sglang.engram_loader import most_tokens, published
 from dsv41.adapters.staging import WEIGHT_BYTES, Lookup
 from dsv41.errors import CheckFailed, EngineFailed, UsageError
 from dsv41.geometry import PARTITIONS
@@ -50,7 +51,7 @@ ENGRAM = "sglang.srt.layers.engram"
 TREES = ("sglang-0.5.23", "sglang-branch", "sglang-base")
 COLUMNS = 24  # hash columns of the released model, for a tree that does not tell
 # Most ids of one read; longer batches go in pieces. Larger reads are no faster: a drive is busy at
-# 128 reads under way, and each id costs 532 bytes of staging.
+# 128 reads under way, and each id costs 532 bytes of staging, twice.
 PIECE = 32_768
 # What would keep the tables in memory after all.
 MEMORY_MODES = ("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE", "SGLANG_OPT_DSV41_ENGRAM_PEER_SHARDS")
@@ -85,7 +86,9 @@ class NvmeRows:
             parameter = torch.nn.Parameter(values, requires_grad=False)
             parameter.weight_loader = self._load_rows  # type: ignore[attr-defined]
             setattr(self, name, parameter)
+        self.loaded = False
         self.staging: Lookup | None = None
+        self.of_graphs: Lookup | None = None
         self.ahead: Ahead | None = None
         self._open(get_parallel().tp_rank, os.environ)
         TABLES[layer_id] = self
@@ -116,6 +119,8 @@ class NvmeRows:
 
     def _load_rows(self, param: Any, loaded_weight: Tensor) -> None:
         """Drop a table of the checkpoint unread: only its shape and dtype are looked at."""
+        if self.loaded:
+            raise engram_loader.replaced()
         expected = ((self.table_rows, param.shape[1]), param.dtype)
         if (tuple(loaded_weight.shape), loaded_weight.dtype) != expected:
             found = f"{list(loaded_weight.shape)} {loaded_weight.dtype}"
@@ -126,6 +131,7 @@ class NvmeRows:
     def finish_load(self, label: str) -> None:
         """Make the staging buffers, before any graph is captured; the engine calls it once."""
         staging = self._staging(self.weight.device)  # type: ignore[attr-defined]
+        self.loaded = True
         log.info(
             "engram_nvme %s: %s: %d of %d rows, engine %s, staging of %d ids",
             label,
@@ -165,15 +171,16 @@ class NvmeRows:
         return found
 
     def _staging(self, where: device) -> Lookup:
-        if self.staging is None:
+        """The buffers of this pass; a graph has its own."""
+        # a replay waits for no pass before it, which may have left a lookup on the side stream
+        if self.staging is None or self.of_graphs is None:
             if capturing(where):
                 says = f"engram_nvme: layer {self.layer_id} was first looked up inside a graph."
                 raise EngineFailed("D148", says, fix="report it; --disable-cuda-graph avoids it")
-            ids = min(most_tokens() * self.columns, PIECE // self.columns * self.columns)
-            self.staging = Lookup(
-                library=self.file.library, store=self.file.store, ids=ids, device=where
-            )
-        return self.staging
+            ids = min(most_tokens(PIECE) * self.columns, PIECE // self.columns * self.columns)
+            make = partial(Lookup, library=self.file.library, store=self.file.store)
+            self.staging, self.of_graphs = (make(ids=ids, device=where) for _ in range(2))
+        return self.of_graphs if capturing(where) else self.staging
 
     def _check(self, ids: Tensor, rows: Tensor, second: SecondReader) -> None:
         if capturing(ids.device):
@@ -195,14 +202,6 @@ def capturing(where: device) -> bool:
     import torch  # noqa: PLC0415 - as above
 
     return where.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def most_tokens() -> int:
-    """Most tokens of one forward pass: a prefill chunk, or every stream with its drafts."""
-    chunk = published("schedule", "chunked_prefill_size") or 0
-    prefill = chunk if chunk > 0 else published("schedule", "max_prefill_tokens") or PIECE
-    streams = published("schedule", "max_running_requests") or 0
-    return max(prefill, streams * (published("spec", "speculative_num_draft_tokens") or 1))
 
 
 def check(environ: Mapping[str, str]) -> None:
