@@ -260,10 +260,9 @@ def test_a_missing_nar_hash_is_computed_and_written(
 def test_a_fault_anywhere_writes_nothing(
     mirror: Mirror, checkout: Checkout, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
-    archive = NO_TREES.get(fault, checkout.archive)
-    checkout.archive = archive
+    checkout.archive = NO_TREES.get(fault, checkout.archive)
     checkout.write(locked={"narHash": f"sha256-{'A' * 43}="} if fault == "nar_hash" else {})
-    served = archive_of("another source\n") if fault == "archive" else archive
+    served = archive_of("another source\n") if fault == "archive" else checkout.archive
     mirror.bodies = {PATCH_PATH: PATCH, ARCHIVE_PATH: served}
     before = checkout.bytes()
     assert checkout.verify(mirror.url) == 1
@@ -293,8 +292,7 @@ def test_a_folder_without_a_manifest_and_an_unknown_name_are_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["pins"]) == 2
     assert "D170" in capsys.readouterr().err
-    below = checkout.root / "nix"
-    monkeypatch.chdir(below)
+    monkeypatch.chdir(checkout.root / "nix")
     assert main(["pins"]) == 0
     assert "fix.patch" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path)
