@@ -33,6 +33,21 @@ Tables make_tables() {
   return tables;
 }
 
+// CRCs are linear: following zeros change each bit of one on its own. [k][v] is what 256 zero bytes make of byte k = v.
+using Shifts = std::array<std::array<std::uint32_t, 256>, 4>;
+
+Shifts make_shifts() {
+  const std::array<std::uint8_t, 256> zeros{};
+  const std::uint32_t of_nothing = crc32c_table(0, zeros.data(), zeros.size());
+  Shifts shifts{};
+  for (std::size_t k = 0; k < 4; ++k) {
+    for (std::uint32_t value = 0; value < 256; ++value) {
+      shifts[k][value] = crc32c_table(value << (8 * k), zeros.data(), zeros.size()) ^ of_nothing;
+    }
+  }
+  return shifts;
+}
+
 #if defined(__x86_64__)
 __attribute__((target("sse4.2"))) std::uint32_t crc32c_hardware(std::uint32_t crc, const void* data,
                                                                 std::size_t size) {
@@ -83,6 +98,12 @@ std::uint32_t crc32c_table(std::uint32_t crc, const void* data, std::size_t size
 
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t size) {
   return chosen(crc, data, size);
+}
+
+std::uint32_t crc32c_join256(std::uint32_t first, std::uint32_t second) {
+  static const Shifts shifts = make_shifts();
+  return shifts[0][first & 0xff] ^ shifts[1][(first >> 8) & 0xff] ^ shifts[2][(first >> 16) & 0xff] ^ shifts[3][first >> 24] ^
+         second;
 }
 
 const char* crc32c_backend() { return chosen == crc32c_table ? "table" : kHardwareName; }

@@ -1,15 +1,19 @@
 #include "page_builder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "bytes.hpp"
+#include "crc32c.hpp"
 #include "row_file.hpp"
 
 namespace dsv41 {
 
 void PageBuilder::fill(Chunk& chunk, std::uint64_t capacity) {
   if (!chunk.pages) chunk.pages = allocate_pages(capacity * kPageBytes);
+  static const std::uint32_t free_slot = crc32c(0, std::array<std::uint8_t, kWeightBytes>{}.data(), kWeightBytes);
+  weights_crcs_.assign(chunk.page_count * kRowsPerPage, free_slot);
   // Rows overwrite all of a page but its zero tail; only the last page of the file has free slots.
   std::memset(chunk.pages.get() + (chunk.page_count - 1) * kPageBytes, 0, kPageBytes);
   const std::uint64_t begin = chunk.first_page * kRowsPerPage;
@@ -22,7 +26,7 @@ void PageBuilder::fill(Chunk& chunk, std::uint64_t capacity) {
   for (std::uint64_t i = 0; i < chunk.page_count; ++i) {
     std::uint8_t* page = chunk.pages.get() + i * kPageBytes;
     put(page + kPageNumberAt, chunk.first_page + i);
-    put(page + kPageCrcAt, page_crc(page));
+    put(page + kPageCrcAt, page_crc(page, &weights_crcs_[i * kRowsPerPage]));
   }
 }
 
@@ -36,7 +40,8 @@ void PageBuilder::fill_piece(Chunk& chunk, const Range& piece) {
     const std::size_t slot = index % kRowsPerPage;
     std::memcpy(page + slot * kWeightBytes, from.weights, kWeightBytes);
     std::memcpy(page + kScalesAt + slot * kScaleBytes, from.scales, kScaleBytes);
-    put(page + kRowCrcsAt + slot * 4, row_crc(header_.layer, piece.lo + i, from.weights, from.scales));
+    weights_crcs_[index] = crc32c(0, from.weights, kWeightBytes);
+    put(page + kRowCrcsAt + slot * 4, row_crc(header_.layer, piece.lo + i, weights_crcs_[index], from.scales));
   }
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "dsv41_rows/row_store.hpp"
 #include "file.hpp"
@@ -27,6 +29,7 @@ class PageBuilder {
 
   const Header& header_;
   std::unique_ptr<RowSource> rows_;
+  std::vector<std::uint32_t> weights_crcs_;  // of every slot of the chunk
 };
 
 }  // namespace dsv41

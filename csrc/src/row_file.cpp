@@ -105,6 +105,21 @@ std::uint32_t page_crc(const std::uint8_t* page) {
   return crc32c(crc, page + kPageCrcAt + 4, kPageBytes - kPageCrcAt - 4);
 }
 
+std::uint32_t row_crc(std::uint32_t layer, std::uint64_t row, std::uint32_t weights_crc, const std::uint8_t* scales) {
+  std::uint8_t key[12];
+  put(key, layer);
+  put(key + 4, row);
+  return crc32c(crc32c_join256(crc32c(0, key, sizeof key), weights_crc), scales, kScaleBytes);
+}
+
+std::uint32_t page_crc(const std::uint8_t* page, const std::uint32_t* weights_crcs) {
+  static_assert(kWeightBytes == 256);
+  std::uint32_t crc = weights_crcs[0];
+  for (std::size_t slot = 1; slot < kRowsPerPage; ++slot) crc = crc32c_join256(crc, weights_crcs[slot]);
+  crc = crc32c(crc, page + kScalesAt, kPageCrcAt - kScalesAt);
+  return crc32c(crc, page + kPageCrcAt + 4, kPageBytes - kPageCrcAt - 4);
+}
+
 std::uint64_t Header::global_row(std::uint64_t local) const {
   for (const Range& range : ranges) {
     if (local < range.base + (range.hi - range.lo)) return range.lo + (local - range.base);

@@ -21,6 +21,9 @@ inline std::uint64_t pages_for(std::uint64_t rows) { return (rows + kRowsPerPage
 std::uint32_t row_crc(std::uint32_t layer, std::uint64_t row, const std::uint8_t* weights,
                       const std::uint8_t* scales);
 std::uint32_t page_crc(const std::uint8_t* page);
+// The same from CRCs of the rows' 256 weight bytes, which are then read once for both: one row, the 15 of a page.
+std::uint32_t row_crc(std::uint32_t layer, std::uint64_t row, std::uint32_t weights_crc, const std::uint8_t* scales);
+std::uint32_t page_crc(const std::uint8_t* page, const std::uint32_t* weights_crcs);
 
 // Checks texts and ranges (Kind::argument), then writes all 4096 bytes.
 void encode_header(const Header& header, std::uint8_t* page);

