@@ -29,14 +29,16 @@ locked() { # locked GROUP: install the packages of one group of the lock, or of 
 }
 pip install --no-compile --upgrade "pip>=25" || true # 23.0 works too, but reads an index at half the speed
 locked build
+# Bytecode of what is imported, and of no more: all of torch would take a minute, none would cost each process seconds.
+import() { env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $1"; }
 # two at a time: fetching and unpacking beside compiling
-{ locked others && pip install --no-compile "$torch"; } &
+{
+  locked others && pip install --no-compile "$torch" &&
+    import "torch, hypothesis.strategies, openai, pytest, pytest_timeout, xdist.plugin, uvicorn, starlette.applications"
+} &
 fetching=$!
 pip install --no-compile --no-deps --no-build-isolation --force-reinstall ./csrc
 pip install --no-deps --no-build-isolation --editable .
 wait $fetching
-# Bytecode of what is imported, and of no more: all of torch would take a minute, none would cost each process seconds.
-env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c '
-import torch, dsv41_rows, dsv41.cli, dsv41.local.fixture.prepare, dsv41.local.process
-import hypothesis.strategies, openai, pytest, pytest_timeout, xdist.plugin'
+import "dsv41_rows, dsv41.cli, dsv41.local.fixture.prepare, dsv41.local.process"
 echo "$wanted" > .venv/setup-done
