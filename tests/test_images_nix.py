@@ -83,7 +83,7 @@ def test_our_layer_has_the_plugin_and_neither_pins_nor_profiles(tp3: Path) -> No
     assert f"{inside}/csrc/include/dsv41_rows.h" in found
     assert f"{inside}/csrc/src/c_abi.cpp" in found
     modules = {name.removeprefix(f"{inside}/python/dsv41/").split("/")[0] for name in found}
-    assert not modules & {"plan.py", "pins.py", "profiles", "digests.json", "cli", "run.py"}
+    assert not modules & {"plan.py", "pins.py", "profiles", "digests.json", "cli", "host", "run"}
     config = json.loads(blob(tp3, manifest["config"]["digest"]).read_text())["config"]
     assert "PYTHONPATH=/opt/dsv41/src/python:/base" in config["Env"]
     assert config["Labels"]["dsv41.tree"] == "sglang-base"
