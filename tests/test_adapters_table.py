@@ -11,7 +11,7 @@ import pytest
 
 from dsv41 import changes, profile
 from dsv41.adapters import preflight
-from dsv41.adapters.adapter import KINDS, Adapter, is_on
+from dsv41.adapters.adapter import KINDS, OFF_WORDS, Adapter, is_on
 from dsv41.adapters.table import TABLES
 from dsv41.cli import main
 from dsv41.engines.trees import ADAPTER, TREES
@@ -23,9 +23,8 @@ ALL = [(engine, adapter) for engine, table in TABLES.items() for adapter in tabl
 each = pytest.mark.parametrize(("engine", "adapter"), ALL, ids=[f"{e}-{a.name}" for e, a in ALL])
 RENDERED = {
     (name, tree): changes.environment(profile.load(name).on_tree(tree))
-    for name, engine in (("tp3", "sglang"), ("tp4", "sglang"), ("tp4-cycle", "vllm"))
-    for tree in TREES
-    if TREES[tree].engine == engine
+    for name in ("tp3", "tp4", "tp4-cycle")
+    for tree in {profile.load(name).tree, *profile.load(name).trees}
 }
 
 
@@ -52,8 +51,13 @@ def test_no_adapter_is_over_250_lines() -> None:
 
 
 @each
-def test_some_profile_turns_it_on(engine: str, adapter: Adapter) -> None:
-    trees = [tree for (_, tree), env in RENDERED.items() if is_on(adapter, env)]
+def test_some_profile_turns_it_on_or_says_why_not(engine: str, adapter: Adapter) -> None:
+    asked = SWITCHES[adapter.switch].env
+    trees = [
+        tree
+        for (_, tree), env in RENDERED.items()
+        if is_on(adapter, env) or env.get(asked) in OFF_WORDS
+    ]
     assert {tree for tree in trees if TREES[tree].engine == engine} == set(adapter.trees)
 
 

@@ -46,6 +46,7 @@ def test_what_is_never_served_is_refused(
         ("tp3", {"pool_tokens": 65536}, ["knobs.pool_tokens", "one full context"]),
         ("tp3", {"graph_slots": 8}, ["knobs.graph_slots", "at most slots"]),
         ("tp3", {"ragged_verify": "compact"}, ["knobs.ragged_verify", "one equal block"]),
+        ("tp3", {"verify_cap": "conf:0.1"}, ["knobs.ragged_verify", "'cap-accept'"]),
         ("tp3", {"tool_call_parser": "deepseekv4"}, ["knobs.tool_call_parser", "deepseekv41"]),
         ("tp4-cycle", {"draft_window": 4}, ["knobs.draft_window", "4", "multiple"]),
         ("tp4-cycle", {"partition": "weighted"}, ["knobs.partition", "columns"]),
@@ -68,7 +69,7 @@ def test_balanced_padding_leaves_no_rank_empty() -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("tp3", {"verify_cap": "conf:0.1"}),
+        ("tp3", {"prefill_sp": True}),
         ("tp3", {"wo_a_w8": True}),
         ("tp4", {"roce_allreduce": True}),
         ("tp4", {"moe_b12x": True}),

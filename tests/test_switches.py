@@ -98,7 +98,12 @@ def test_words_and_paths() -> None:
 
 
 def test_the_plugin_is_off_by_default() -> None:
-    on = {"row_stats_seconds", "row_threads", "row_cache_ways"}  # settings of what is on
+    on = {
+        "row_stats_seconds",
+        "row_threads",
+        "row_cache_ways",
+        "verify_cap_min",
+    }  # settings of what is on
     mine = [s for s in SWITCHES.values() if s.engines == ("sglang", "vllm") and s.name not in on]
     words = {"", "off", "auto", "legal", "weighted"}
     assert mine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsv41.adapters.adapter import Adapter
 from dsv41.adapters.sglang import (
     api_keys,
+    draft_tau,
     engram_nvme,
     engram_prefetch,
     image_text,
@@ -14,6 +15,7 @@ from dsv41.adapters.sglang import (
     scale_repair,
     thinking_alias,
     tp_pad,
+    verify_cap,
 )
 from dsv41.adapters.vllm import api_keys as vllm_keys
 from dsv41.adapters.vllm import engram_nvme as vllm_rows
@@ -26,6 +28,8 @@ SGLANG: tuple[Adapter, ...] = (
     scale_repair.ADAPTER,
     mxfp8_b12x.ADAPTER,
     prefill_empty_cache.ADAPTER,
+    verify_cap.ADAPTER,
+    draft_tau.ADAPTER,
     loop_stop.ADAPTER,
     image_text.ADAPTER,
     thinking_alias.ADAPTER,

@@ -206,9 +206,16 @@ RULES = (
     Rule(
         engines=_SGLANG,
         key="ragged_verify",
-        wrong=lambda p: p["ragged_verify"] != "static",
-        allowed="'static': Engram's verify asserts one equal block a request",
+        wrong=lambda p: p["ragged_verify"] == "compact",
+        allowed="'static' or 'cap-accept': Engram's verify asserts one equal block a request",
         right=lambda _: "static",
+    ),
+    Rule(
+        engines=_SGLANG,
+        key="ragged_verify",
+        wrong=lambda p: p.on("verify_cap") and p["ragged_verify"] != "cap-accept",
+        allowed="'cap-accept' where verify_cap is on: no other mode has a cap and equal blocks",
+        right=lambda _: "cap-accept",
     ),
     Rule(
         engines=_SGLANG,

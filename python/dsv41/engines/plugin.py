@@ -25,6 +25,8 @@ _SWITCHES: Mapping[str, str] = {
     "scale_repair": "scale_repair",
     "mxfp8_backend": "mxfp8_backend",
     "prefill_empty_cache_tokens": "prefill_empty_cache_tokens",
+    "verify_cap": "verify_cap",
+    "draft_tau": "draft_tau",
     "sm12_pages": "sm12_pages",
     "image_text": "image_text",
     "thinking_alias": "thinking_alias",

@@ -74,6 +74,8 @@ _TREES = (
             **_SGLANG_ADAPTERS,
             **_SGLANG_OWN,
             **_NCCL,
+            "verify_cap": ADAPTER,
+            "draft_tau": ADAPTER,
             "block_verify": FLAG,  # --speculative-use-block-verification
             "bounded_indexer": FLAG,  # sglang #40217, a default
             "decoder_replay": FLAG,

@@ -30,7 +30,7 @@ _FLAGS: Mapping[str, Rule] = {
     "loader_mmap": flag(),
     "hierarchical_cache": flag(),
     "align_verify_tier": flag(needs="ragged_verify"),
-    "ragged_verify": words("static", "compact"),
+    "ragged_verify": words("static", "cap-accept", "compact"),
 }
 
 _ENVIRONMENT: Mapping[str, Rule] = {
