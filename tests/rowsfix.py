@@ -127,6 +127,7 @@ class Way:
 
 
 WAYS = (
+    Way(name="uring", engine="uring"),
     Way(name="aio", engine="aio"),
     Way(name="pread", engine="pread"),
     Way(name="cache", cache_bytes=40_000),  # 140 rows, some of 230

@@ -62,7 +62,7 @@ def test_a_large_reserve_is_refused_for_memory(run: Any) -> None:
         ("--set context=9999999", "D095", "give --set context=4096 to 1048576"),
         ("--set slotz=2", "D095", "give --set slots=..."),
         ("--set qqqq=2", "D095", "leave out --set qqqq"),
-        ("--set row_engine=mmap", "D095", "give --set row_engine=auto or aio or pread"),
+        ("--set row_engine=mmap", "D095", "give --set row_engine=auto or uring or aio or pread"),
         ("--set privileged=true", "D106", "give --set privileged=false"),
         ("--set slots", "D107", "give --set slots=VALUE"),
         (

@@ -78,7 +78,7 @@ def look(tool: Tool, path: Path, mode: str, engine: str = "auto") -> Done:
     return tool.run(mode, path, 1, 1, 3, "weighted", engine, *IDS)
 
 
-@pytest.mark.parametrize("engine", ["aio", "pread"])
+@pytest.mark.parametrize("engine", ["uring", "aio", "pread"])
 @pytest.mark.parametrize("mode", ["lookup", "thread", "narrow", "tickets"])
 def test_from_c(tool: Tool, path: Path, checkpoint: Checkpoint, mode: str, engine: str) -> None:
     done = look(tool, path, mode, engine)
@@ -87,7 +87,7 @@ def test_from_c(tool: Tool, path: Path, checkpoint: Checkpoint, mode: str, engin
     assert json.loads(done.lines[-1])["engine"] == engine
 
 
-@pytest.mark.parametrize("engine", ["aio", "pread"])
+@pytest.mark.parametrize("engine", ["uring", "aio", "pread"])
 def test_a_forked_child_is_refused_and_the_parent_goes_on(
     tool: Tool, path: Path, checkpoint: Checkpoint, engine: str
 ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 from typing import TYPE_CHECKING, Any
 
 import dsv41_rows
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 # local rows 0, 1, 31 (page 2) and 32, 100 (page 6), 200 (page 13), one twice
 IDS = [OWNED.to_global(1, local) for local in (0, 1, 31, 32, 100, 200, 31)]
-ENGINES = ("aio", "pread")
+ENGINES = ("uring", "aio", "pread")
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +165,8 @@ def test_without_o_direct_auto_reads_buffered_and_says_so(
         stats = assert_exact(look(tool, path, engine=engine, fault="nodirect"), checkpoint)
         assert (stats["engine"], stats["direct"]) == ("pread", False)
         assert stats["direct_refusal"] == "O_DIRECT refused: Invalid argument"
-        assert stats["refusals"] == ["aio: O_DIRECT refused: Invalid argument"] * (engine == "auto")
+        refusals = [f"{name}: O_DIRECT refused: Invalid argument" for name in ("uring", "aio")]
+        assert stats["refusals"] == refusals * (engine == "auto")
 
 
 def test_a_buffered_read_that_stops_early_goes_on(
@@ -177,25 +177,20 @@ def test_a_buffered_read_that_stops_early_goes_on(
 
 
 def test_a_named_engine_never_falls_back(tool: Tool, path: Path, checkpoint: Checkpoint) -> None:
-    for fault, reason in (
-        ("nodirect", "O_DIRECT refused"),
-        ("noaio", "io_setup refused: errno 1, Operation not permitted"),
-        ("nosubmit", "io_submit refused: errno 1, Operation not permitted"),
+    denied = "refused: errno 1, Operation not permitted"
+    for engine, fault, reason, instead in (
+        ("uring", "nodirect", "O_DIRECT refused", "pread"),
+        ("uring", "nouring", f"io_uring_setup {denied}", "aio"),
+        ("uring", "noenter", f"io_uring_enter {denied}", "aio"),
+        ("aio", "nouring,noaio", f"io_setup {denied}", "pread"),
+        ("aio", "nouring,nosubmit", f"io_submit {denied}", "pread"),
     ):
-        done = look(tool, path, engine="aio", fault=fault)
+        done = look(tool, path, engine=engine, fault=fault)
         assert done.status == UNSUPPORTED
-        assert reason in done.says
+        assert f"engine {engine}: {reason}" in done.says
         stats = assert_exact(look(tool, path, engine="auto", fault=fault), checkpoint)
-        assert stats["engine"] == "pread"
-        assert [reason in refusal for refusal in stats["refusals"]] == [True]
-
-
-def test_the_engine_works_where_memory_may_not_be_locked(
-    tool: Tool, path: Path, checkpoint: Checkpoint
-) -> None:
-    words = ["lookup", path, 1, 1, 3, "weighted", "aio", *IDS]
-    done = tool.run(*words, before=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0)))
-    assert_exact(done, checkpoint)
+        assert stats["engine"] == instead
+        assert [r for r in stats["refusals"] if r.startswith(f"{engine}: {reason}")]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -66,11 +66,13 @@ def test_right_identity_and_revision_are_taken(path: Path) -> None:
 
 
 def test_the_build_has_all_engines() -> None:
-    assert dsv41_rows.engines() == ["aio", "pread"]
+    assert dsv41_rows.engines() == ["uring", "aio", "pread"]
 
 
 def test_an_unknown_engine_is_refused(path: Path) -> None:
-    with pytest.raises(dsv41_rows.RowsError, match="auto, aio, pread; found telepathy") as error:
+    with pytest.raises(
+        dsv41_rows.RowsError, match="auto, uring, aio, pread; found telepathy"
+    ) as error:
         dsv41_rows.RowStore.open(str(path), engine="telepathy", **RIGHT)
     assert error.value.kind == "unsupported"
 

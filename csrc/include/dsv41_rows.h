@@ -63,8 +63,8 @@ struct dsv41_rows_options {
   const char* partition;      /* must be that of the file */
   const char* source_digest;  /* hex identity of the checkpoint; NULL = not checked */
   const char* revision;       /* NULL = not checked */
-  const char* engine;         /* "auto", "aio", "pread"; NULL = auto */
-  uint32_t threads, depth;    /* of pread and of aio; 0 = 32 and 128 */
+  const char* engine;         /* "auto", "uring", "aio", "pread"; NULL = auto */
+  uint32_t threads, depth;    /* of pread; of uring and aio; 0 = 32 and 128 */
   uint64_t cache_bytes;       /* rows kept in memory; 0 = none */
   const uint64_t* order_bounds; /* first rows of n-gram orders 3, 4, ..; NULL = not counted by order */
   uint32_t order_bound_count;

@@ -7,7 +7,8 @@ namespace {
 
 using Make = std::unique_ptr<Engine> (*)(const File&, const EngineOptions&, const std::uint8_t*);
 
-constexpr std::pair<const char*, Make> kEngines[] = {{"aio", make_aio_engine}, {"pread", make_pread_engine}};
+constexpr std::pair<const char*, Make> kEngines[] = {
+    {"uring", make_uring_engine}, {"aio", make_aio_engine}, {"pread", make_pread_engine}};
 
 std::string known_names() {
   std::string text = "auto";

@@ -54,6 +54,12 @@ std::int64_t change_time(const struct stat& found) {
   return found.st_ctim.tv_sec * 1'000'000'000 + found.st_ctim.tv_nsec;
 }
 
+std::string quote_list(const std::vector<std::string>& texts) {
+  std::string list = "[";
+  for (const std::string& text : texts) list += (list.size() == 1 ? "" : ", ") + quote_json(text);
+  return list + "]";
+}
+
 std::int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
 
 }  // namespace
@@ -66,7 +72,9 @@ StoreState::StoreState(const std::string& path, const OpenOptions& options)
       cache_(options.cache_bytes == 0 ? nullptr : std::make_unique<RowCache>(options.cache_bytes)),
       context_{file_, header_, order_bounds_, cache_.get(), stats_},
       chosen_(choose_engine(options.engine, file_, {options.threads, options.depth})),
-      engine_name_(chosen_.engine->name()) {
+      engine_name_(chosen_.engine->name()),
+      engine_features_(chosen_.engine->features()),
+      engine_refused_(chosen_.engine->refused()) {
   struct stat found {};
   if (::fstat(file_.fd(), &found) != 0) throw_errno("cannot stat " + path, errno);
   watch_.change_time = change_time(found);
@@ -159,9 +167,9 @@ void StoreState::tear_down() {
 }
 
 std::string StoreState::stats_json() const {
-  std::string text = "{\"engine\": " + quote_json(engine_name_) + ", \"refusals\": [";
-  for (const std::string& refusal : chosen_.refusals) text += (text.back() == '[' ? "" : ", ") + quote_json(refusal);
-  text += std::string("], \"direct\": ") + (file_.direct() ? "true" : "false");
+  std::string text = "{\"engine\": " + quote_json(engine_name_) + ", \"refusals\": " + quote_list(chosen_.refusals);
+  text += ", \"engine_features\": " + quote_list(engine_features_) + ", \"engine_refused\": " + quote_list(engine_refused_);
+  text += std::string(", \"direct\": ") + (file_.direct() ? "true" : "false");
   text += ", \"direct_refusal\": " + quote_json(file_.refusal()) + ", \"crc32c\": " + quote_json(crc32c_backend());
   text += stats_.json(order_bounds_.empty() ? 0 : order_bounds_.size() + 1);
   text += std::string(", \"file_changed\": ") + (watch_.changed ? "true" : "false");

@@ -49,6 +49,7 @@ class StoreState {
   const BatchContext context_;
   ChosenEngine chosen_;
   const std::string engine_name_;
+  const std::vector<std::string> engine_features_, engine_refused_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Batch>> batches_;
   std::vector<Batch*> free_;

@@ -4,6 +4,8 @@
 //   eio, short, flip, again, intr, nodata   reads of page FAULT_PAGE (default: any) fail, FAULT_TIMES times (default: always)
 //   nodirect                          open() refuses O_DIRECT, as NFS does
 //   noaio                             io_setup is refused, as by a seccomp profile; nosubmit: io_submit is
+//   nouring, noenter, noregister      io_uring_setup, _enter or _register is refused
+//   noflags                           io_uring_setup knows no flag, as in Linux 5.6
 //   nospace, nofallocate              pwrite, or fallocate, finds the disk full from call FAULT_AT on
 //   kill, killafter                   SIGKILL before, or after, call number FAULT_AT that changes the folder
 // FAULT_COUNT=FILE writes the number of changing calls there at exit.
@@ -12,12 +14,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/io_uring.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -156,17 +160,76 @@ static void spoil_events(struct io_event* events, long count) {
   }
 }
 
+// A ring, seen through a mapping of our own. Only its thread enters it.
+#define RINGS 1024  // by descriptor
+#define SLOTS 4096  // by user_data
+struct ring {
+  struct io_uring_params params;
+  char *rings, *entries;
+  unsigned sent, answered;  // up to where the queues were looked at
+  struct io_uring_sqe reads[SLOTS];
+};
+static struct ring* rings[RINGS];
+
+static unsigned at_offset(const char* base, unsigned offset) {
+  return __atomic_load_n((const unsigned*)(base + offset), __ATOMIC_ACQUIRE);
+}
+
+static void see_ring(long fd, const struct io_uring_params* params) {
+  if (fd < 0 || fd >= RINGS) return;
+  struct ring* ring = calloc(1, sizeof *ring);
+  const size_t size = params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe) + 4 * params->sq_entries;
+  ring->params = *params;
+  ring->rings = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, IORING_OFF_SQ_RING);
+  ring->entries = mmap(NULL, params->sq_entries * sizeof(struct io_uring_sqe), PROT_READ, MAP_SHARED, (int)fd, IORING_OFF_SQES);
+  rings[fd] = ring;  // never freed: the process is short
+}
+
+static void note_reads(struct ring* ring) {
+  const unsigned tail = at_offset(ring->rings, ring->params.sq_off.tail);
+  for (; ring->sent != tail; ++ring->sent) {
+    const struct io_uring_sqe* entry = (const struct io_uring_sqe*)ring->entries + (ring->sent & (ring->params.sq_entries - 1));
+    ring->reads[entry->user_data % SLOTS] = *entry;
+  }
+}
+
+static void spoil_answers(struct ring* ring) {
+  const unsigned tail = at_offset(ring->rings, ring->params.cq_off.tail);
+  for (; ring->answered != tail; ++ring->answered) {
+    struct io_uring_cqe* answer =
+        (struct io_uring_cqe*)(ring->rings + ring->params.cq_off.cqes) + (ring->answered & (ring->params.cq_entries - 1));
+    const struct io_uring_sqe* read = &ring->reads[answer->user_data % SLOTS];
+    answer->res = (int)spoil(answer->res, (unsigned char*)(unsigned long)read->addr, (long)read->len, (long)read->off);
+  }
+}
+
+static int refused(long call, const long* a) {
+  if (call == SYS_io_setup) return is("noaio") ? EPERM : 0;
+  if (call == SYS_io_submit) return is("nosubmit") ? EPERM : 0;
+  if (call == SYS_io_uring_enter) return is("noenter") ? EPERM : 0;
+  if (call == SYS_io_uring_register) return is("noregister") ? EPERM : 0;
+  if (call != SYS_io_uring_setup) return 0;
+  return is("nouring") ? EPERM : is("noflags") && ((const struct io_uring_params*)a[1])->flags != 0 ? EINVAL : 0;
+}
+
 long syscall(long call, ...) {
   long a[6];
   va_list arguments;
   va_start(arguments, call);
   for (int i = 0; i < 6; ++i) a[i] = va_arg(arguments, long);
   va_end(arguments);
-  if ((call == SYS_io_setup && is("noaio")) || (call == SYS_io_submit && is("nosubmit"))) {
-    errno = EPERM;
+  const int error = refused(call, a);
+  if (error != 0) {
+    errno = error;
     return -1;
   }
+  struct ring* const ring = call == SYS_io_uring_enter && a[0] < RINGS ? rings[a[0]] : NULL;
+  if (ring != NULL) note_reads(ring);
   const long done = NEXT(syscall)(call, a[0], a[1], a[2], a[3], a[4], a[5]);
+  const int error_after = errno;
+  if (call == SYS_io_uring_setup) see_ring(done, (const struct io_uring_params*)a[1]);
+  if (ring != NULL) spoil_answers(ring);
+  errno = error_after;
   if (call == SYS_io_getevents && done > 0) spoil_events((struct io_event*)a[3], done);
   return done;
 }

@@ -30,7 +30,7 @@ sanitize() {
     compile sanitized "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     "$out/sanitized/test_core"
     "$out/sanitized/test_file" "$out/files"
-    "$out/sanitized/stress" "$out/files" 40000 200000 aio pread
+    "$out/sanitized/stress" "$out/files" 40000 200000 uring aio pread
     tool_sanitized
 }
 
@@ -39,7 +39,7 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
     gcc -std=c11 -D_DEFAULT_SOURCE $strict $flags -Iinclude -c tests/tool.c -o "$out/sanitized/tool.o"
     core=$(ls src/*.cpp | sed "s|src/\(.*\)\.cpp|$out/sanitized/\1.o|")
     g++ $flags -pthread "$out/sanitized/tool.o" $core -o "$out/sanitized/tool"
-    for engine in aio pread; do
+    for engine in uring aio pread; do
         for mode in lookup production thread narrow tickets; do  # after fork() the sanitizer's malloc may hang
             "$out/sanitized/tool" $mode "$out/files/small.rows" 14 1 2 pieces $engine 20 21 39 60 61 20 -1 0 \
                 >"$out/files/said" 2>&1 || { cat "$out/files/said"; exit 1; }
@@ -50,7 +50,7 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
 
 long() {
     compile fast "-O2"
-    "$out/fast/stress" "$out/files" 2000000 10000000 aio pread
+    "$out/fast/stress" "$out/files" 2000000 10000000 uring aio pread
 }
 
 transform() {

@@ -23,8 +23,8 @@ struct Request {
 std::atomic<std::uint64_t> verified{0};
 
 Request make_request(std::mt19937_64& draw, std::uint64_t rows) {
-  // Sizes from one row over decode bursts to a prefill chunk; some batches repeat few rows often.
-  static constexpr std::size_t sizes[] = {1, 3, 12, 48, 192, 576, 3000, 6144};
+  // Sizes from one row over decode bursts to a prefill chunk, which two rings share; some batches repeat few rows often.
+  static constexpr std::size_t sizes[] = {1, 3, 12, 48, 192, 576, 3000, 20000};
   const std::size_t count = sizes[draw() % 8];
   const std::uint64_t span = draw() % 3 == 0 ? 1 + draw() % 50 : rows;
   const std::uint64_t begin = draw() % rows;

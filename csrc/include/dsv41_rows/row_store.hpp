@@ -200,11 +200,11 @@ struct Expected {
 
 struct OpenOptions {
   Expected expected;
-  // auto | aio | pread. auto takes the first that passes a test read; stats() then says why others were refused. An
+  // auto | uring | aio | pread. auto takes the first that passes a test read; stats() then says why others were refused. An
   // engine asked for by name is that engine or Kind::unsupported.
   std::string engine = "auto";
   unsigned threads = 0;           // of the pread engine; 0 = 32
-  unsigned depth = 0;             // reads in flight of the aio engine; 0 = 128
+  unsigned depth = 0;             // reads in flight of the uring and aio engines; 0 = 128
   std::uint64_t cache_bytes = 0;  // rows kept in memory; 0 = none
   // Global rows at which the next n-gram order begins, for counters by order; may be empty.
   std::vector<std::uint64_t> order_bounds;

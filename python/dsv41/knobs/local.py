@@ -12,7 +12,7 @@ LOCAL: Mapping[str, Rule] = {
     "tp": number(1, 8),
     "layout": words("legal", "balanced"),
     "partition": words(*PARTITIONS),
-    "row_engine": words("auto", "aio", "pread"),
+    "row_engine": words("auto", "uring", "aio", "pread"),
     "slots": number(1, 64),
     "context": number(256, 4096),
     "peer_timeout_seconds": number(1, 60),

@@ -34,7 +34,7 @@ SERVING: Mapping[str, Rule] = {
 
 ENGRAM: Mapping[str, Rule] = {
     "partition": words(*PARTITIONS),
-    "row_engine": words("auto", "aio", "pread"),
+    "row_engine": words("auto", "uring", "aio", "pread"),
     "row_threads": number(1, 256),
     "row_cache_gib": number(0, 64),
     "row_cache_ways": number(1, 16),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dsv41")
 EXIT_FAILED = 4
+ROW_ENGINES = ("auto", "uring", "aio", "pread")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rows", type=Path, required=True, help="folder of this rank's row files")
     add("--partition", choices=PARTITIONS, required=True, help="which rank owns which rows")
     add("--layout", choices=("legal", "balanced"), default="legal", help="padded attention heads")
-    add("--row-engine", choices=("auto", "aio", "pread"), default="auto", help="how rows are read")
+    add("--row-engine", choices=ROW_ENGINES, default="auto", help="how rows are read")
     add("--slots", type=int, default=8, help="streams at once, the width of every step")
     add("--context", type=int, default=4096, help="tokens of prompt and answer together")
     add("--queue", type=int, default=64, help="requests that may wait for a slot")

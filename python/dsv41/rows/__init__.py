@@ -154,7 +154,7 @@ def open_shard(
         partition: name of the partition.
         shard: rank and number of ranks.
         checkpoint: folder of the checkpoint that the rows must come from.
-        engine: "aio", "pread", or "auto" for the first of them that works here.
+        engine: "uring", "aio", "pread", or "auto" for the first of them that works here.
         cache_bytes: memory for rows, per layer; 0 for none.
         revision: where given, the file must have recorded the same.
 
