@@ -39,6 +39,8 @@ let
         ];
       }
       ''
+        # the machine's own constraints are about what it installs for itself
+        export PIP_CONSTRAINT=/dev/null
         echo '${package.name}==${package.version} --hash=sha256:${package.sha256}' > requirement
         ${withPip} -m pip download --quiet --no-cache-dir --disable-pip-version-check --no-deps \
           --only-binary :all: --require-hashes --requirement requirement --dest wheels \
