@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv41 import compare, containers, formats, plan, profile
+from dsv41 import compare, containers, fleet, formats, plan, profile
 from dsv41.errors import UsageError
 from planned import IMAGE, SPARK_PROFILES, fleet_for, planned, profile_with
 
@@ -139,11 +139,10 @@ def test_a_format_that_does_not_apply(how: str, name: str) -> None:
     assert caught.value.code == "D107"
 
 
-def test_profile_local_has_no_containers() -> None:
+def test_loopback_has_no_containers() -> None:
+    here = fleet.loopback(tp=3, state_dir="/s", port=1, master_port=2)
     with pytest.raises(UsageError, match="processes here"):
-        formats.render(
-            "docker", planned("tp3"), profile.load("local"), fleet_for(profile.load("tp3"))
-        )
+        formats.render("docker", planned("tp3"), profile.load("local"), here)
 
 
 def difference(before: plan.Plan, after: plan.Plan) -> list[str]:

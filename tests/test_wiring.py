@@ -9,7 +9,7 @@ import pytest
 
 from dsv41 import fleet, plan, profile
 from dsv41.errors import UsageError
-from planned import each_node, fleet_for, profile_with
+from planned import IMAGE, each_node, fleet_for, profile_with
 
 
 def refused(chosen: profile.Profile, where: fleet.Fleet) -> UsageError:
@@ -97,10 +97,31 @@ def test_a_share_on_a_cable_does_not_reach_the_opposite_node() -> None:
     assert plan.plan(switch, fleet_for(switch, nfs_server="10.0.40.1"), {})
 
 
-def test_profile_local_and_fleets_do_not_mix() -> None:
+def test_loopback_is_for_profile_local() -> None:
     loopback = fleet.loopback(tp=3, state_dir="/s", port=1, master_port=2)
     assert "topology loopback" in refused(profile.load("tp3"), loopback).says
-    assert "engine local" in refused(profile.load("local"), fleet_for(profile.load("tp3"))).says
+
+
+@pytest.mark.parametrize(("like", "tp"), [("tp3", 3), ("tp4", 4), ("tp4-ring", 4)])
+def test_profile_local_on_nodes_runs_in_containers(like: str, tp: int) -> None:
+    where = fleet_for(profile.load(like), api_key_file="/keys", container="docker")
+    chosen = profile.load("local").with_values("--tp", tp=tp)
+    made = plan.plan(chosen, where, {"local": IMAGE})
+    head, *workers = made.ranks
+    assert {(rank.container, rank.image) for rank in made.ranks} == {("docker", IMAGE)}
+    assert len({rank.fingerprint for rank in made.ranks}) == 1
+    assert head.env["GLOO_SOCKET_IFNAME"] == where.nodes[0].socket_ifname
+    assert f"{where.nodes[0].address}:{where.master_port}" in workers[0].argv
+    assert "/keys:/run/dsv41/api-key:ro" in head.mounts
+    assert not any("api-key" in mount for rank in workers for mount in rank.mounts)
+    verbs = [step.command[1:3] for step in made.steps]
+    assert verbs[:3] == [("build", "--plan"), ("rank", "weights"), ("pack", "--plan")]
+    assert made.budget is None
+
+
+def test_profile_local_on_nodes_needs_folders_that_can_be_mounted() -> None:
+    where = each_node(fleet_for(profile.load("tp3")), model_dir="models")
+    assert "not an absolute path" in refused(profile.load("local"), where).says
 
 
 def advice(where: fleet.Fleet) -> list[str]:

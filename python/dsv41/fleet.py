@@ -85,6 +85,11 @@ class Fleet:
     sts_table: str | None = None
 
     @property
+    def contained(self) -> bool:
+        """Whether ranks run in containers of nodes; else they are processes of this machine."""
+        return self.topology != "loopback"
+
+    @property
     def run_dir(self) -> str:
         """The folder of the Plan, the lock and the logs of the service that runs."""
         return str(PurePath(self.state_dir) / "run")

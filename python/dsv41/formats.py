@@ -17,7 +17,7 @@ from dsv41.profile import Profile
 
 def render(how: str, made: Plan, profile: Profile, fleet: Fleet) -> str:
     """The Plan in one of `FORMATS`; UsageError D107 where the format does not apply."""
-    if profile.engine == "local":
+    if not fleet.contained:
         raise UsageError(
             "D107",
             f"Profile {profile.name} runs as processes here; --format {how} is for containers.",

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dsv41 import __version__, budget, presence
 from dsv41.budget import Item, gate
-from dsv41.engines import Launch, checks, renderer, wiring
+from dsv41.engines import Launch, checks, container, renderer, wiring
 from dsv41.engines.trees import tree
 from dsv41.errors import UsageError
 from dsv41.finding import Finding
@@ -28,7 +28,7 @@ SCHEMA = "dsv41.plan/1"
 TABLES = ("sps_table", "sts_table")
 LOCAL = "local"
 # fields that a Plan without such content does not carry
-_OPTIONAL = ("budget", "notes")
+_OPTIONAL = ("budget", "notes", "control", "version", "tables")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,8 @@ class Plan:
     """Everything that will run, on every node, in order.
 
     `budget` is the verdict on the fullest node: verdict, node, memory and free bytes, pool tokens.
+    `control` is where rank 0 meets the others (address:port; none on one machine), `version` the
+    maker's, `tables` the digest of each table by its path in the container.
     """
 
     profile: str
@@ -65,6 +67,9 @@ class Plan:
     omitted: tuple[Mapping[str, str], ...]
     budget: Mapping[str, Any] | None = None
     notes: tuple[Mapping[str, Any], ...] = ()
+    control: str | None = None
+    version: str | None = None
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -121,7 +126,7 @@ def plan(
             node=node.name,
             role="worker" if rank else "head",
             image=image,
-            container=None if profile.engine == LOCAL else fleet.container_of(rank),
+            container=fleet.container_of(rank) if fleet.contained else None,
             argv=launch.argv,
             env=dict(launch.env),
             mounts=launch.mounts,
@@ -148,7 +153,17 @@ def plan(
         ),
         budget=verdict,
         notes=tuple(note.document() for note in (*notes, *gate.notes(verdict))),
+        **_for_nodes(fleet, digests),
     )
+
+
+def _for_nodes(fleet: Fleet, digests: Mapping[str, str]) -> dict[str, Any]:
+    """What only ranks on machines of their own must know of each other."""
+    if not fleet.contained:
+        return {}
+    control = f"{fleet.nodes[0].address}:{fleet.control_port}"
+    tables = {container.TABLES[key]: digest for key, digest in sorted(digests.items())}
+    return {"control": control, "version": __version__, "tables": tables}
 
 
 def reasons(profile: Profile) -> dict[str, dict[str, Any]]:
@@ -162,16 +177,19 @@ def reasons(profile: Profile) -> dict[str, dict[str, Any]]:
 
 def _checked(profile: Profile, fleet: Fleet) -> tuple[Finding, ...]:
     """Refuse what does not go together; give what deserves a word."""
-    if (profile.engine == LOCAL) != (fleet.topology == "loopback"):
+    if not fleet.contained:
+        if profile.engine == LOCAL:
+            return ()
         raise UsageError(
             "D105",
             f"Profile {profile.name} of engine {profile.engine} does not run on a fleet of "
             f"topology {fleet.topology}.",
             fix="profile local runs on this machine, without --fleet; all others need one",
         )
+    presence.no_placeholders(fleet)
+    wiring.check_folders(profile, fleet)
     if profile.engine == LOCAL:
         return ()
-    presence.no_placeholders(fleet)
     build = tree(profile.tree, engine=profile.engine, where=profile.where)
     checks.capabilities(profile, build)
     checks.refused(profile)

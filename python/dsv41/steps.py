@@ -26,7 +26,7 @@ def steps_of(profile: Profile, fleet: Fleet, *, image: str | None) -> tuple[Step
     """Rows first; then workers before the head, which waits for them."""
     workers_first = [*range(1, len(fleet.nodes)), 0]
     ranks = [_of_rank(fleet, "rank", rank, ("rank", "exec")) for rank in workers_first]
-    if fleet.topology == "loopback":
+    if not fleet.contained:
         return (_pack_here(profile, fleet), *ranks)
     return (*_preparation(profile, fleet, image=image), *ranks)
 
@@ -45,6 +45,8 @@ def _preparation(profile: Profile, fleet: Fleet, *, image: str | None) -> Iterat
     """What every node needs before its rank may start, in the order of the ranks."""
     for rank in range(len(fleet.nodes)):
         yield _of_rank(fleet, "build", rank, ("build",))
+        if TREES[profile.tree].maker:
+            yield _of_rank(fleet, "weights", rank, ("rank", "weights"))
         if profile.get("nccl_build") == "sparkring":
             yield from _marker(profile, fleet, rank, image)
         if fleet.sps_table or fleet.sts_table:

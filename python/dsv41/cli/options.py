@@ -26,7 +26,8 @@ _IGNORED = {
     "format": ("json", "why"),
     "draw": ("json", "why"),
 }
-_FOR_A_FLEET = ("tree", "reserve_gib", "image")
+_NOT_LOCAL = ("tree", "reserve_gib")
+_FOR_A_FLEET = ("image",)
 
 
 def refuse_ignored(args: Namespace) -> None:
@@ -42,8 +43,8 @@ def refuse_ignored(args: Namespace) -> None:
 
 
 def refuse_for_local(args: Namespace) -> None:
-    """UsageError D107 for an option that is about a fleet."""
-    for option in _FOR_A_FLEET:
+    """UsageError D107 for an option that profile local has not, or has on a fleet alone."""
+    for option in (*_NOT_LOCAL, *(() if args.fleet else _FOR_A_FLEET)):
         if _given(args, option):
             raise UsageError(
                 "D107",

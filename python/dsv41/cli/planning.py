@@ -81,9 +81,9 @@ def _plan(args: Namespace, chosen: profile.Profile, fleet: fleets.Fleet) -> plan
 def _images(args: Namespace, chosen: profile.Profile) -> dict[str, str]:
     """The image of the profile: --image, else by the flake's digest; none where neither is known.
 
-    The local engine runs as processes here, in no image.
+    On loopback the local engine runs as processes, in no image.
     """
-    if chosen.engine == "local":
+    if chosen.engine == "local" and args.fleet is None:
         return {}
     if args.image is not None:
         return {chosen.name: options.image(args.image)}

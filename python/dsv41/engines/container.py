@@ -26,19 +26,27 @@ CACHE_ENVIRONMENT = {
 }
 
 
+def folders(fleet: Fleet, rank: int) -> tuple[str, ...]:
+    """The mounts that every engine has: checkpoint, rows, and the keys on the head alone."""
+    node = fleet.nodes[rank]
+    found = (f"{node.model_dir}:{MODEL}:ro", f"{node.rows_dir}:{ROWS}:ro")
+    if rank == 0 and fleet.api_key_file:
+        return (*found, f"{fleet.api_key_file}:{KEY_FILE}:ro")
+    return found
+
+
 def mounts(fleet: Fleet, rank: int, *, tree: Tree) -> tuple[str, ...]:
     """`source:target[:ro]` of one rank, without its cache folder; keys on the head alone."""
     node = fleet.nodes[rank]
-    found = [f"{node.model_dir}:{MODEL}:ro", f"{node.rows_dir}:{ROWS}:ro"]
+    model, rows, *keys = folders(fleet, rank)
+    found = [model, rows]
     for key, target in TABLES.items():
         if getattr(fleet, key):
             # the file lies where the Plan is made; `serve` puts a copy on every node
             found.append(f"{fleet.state_dir}/tables/{PurePath(target).name}:{target}:ro")
     if node.nccl_library:
         found.append(f"{node.nccl_library}:{tree.nccl_path}:ro")
-    if rank == 0 and fleet.api_key_file:
-        found.append(f"{fleet.api_key_file}:{KEY_FILE}:ro")
-    return tuple(found)
+    return (*found, *keys)
 
 
 def options(profile: Profile) -> tuple[str, ...]:

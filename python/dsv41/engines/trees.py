@@ -20,7 +20,8 @@ class Tree:
     """One engine build.
 
     `slice_multiple` is what the routed experts' width of one rank must be a multiple of;
-    `nccl_path` is the one libnccl of its image, where a patched one would be mounted over.
+    `nccl_path` is the one libnccl of its image, where a patched one would be mounted over; `maker`
+    the module of its image that makes the checkpoint, where it is not a published one.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Tree:
     says: str
     python: str = "python3"
     nccl_path: str = ""
+    maker: str = ""
     slice_multiple: int = 1
     capabilities: Mapping[str, str]
 
@@ -139,7 +141,14 @@ _TREES = (
             "bounded_indexer": FLAG,  # its workspace is measured inside gpu_memory_utilization
         },
     ),
-    Tree(name="local", engine="local", says="our CPU engine", capabilities={}),
+    Tree(
+        name="local",
+        engine="local",
+        says="our CPU engine",
+        python="python",
+        maker="dsv41.local.fixture",
+        capabilities={},
+    ),
 )
 TREES: Mapping[str, Tree] = {tree.name: tree for tree in _TREES}
 

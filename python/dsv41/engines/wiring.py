@@ -30,14 +30,29 @@ def uncabled(fleet: Fleet) -> list[tuple[int, int]]:
 
 def check(profile: Profile, fleet: Fleet) -> None:
     """UsageError D105 for the first thing about the fleet that the profile cannot work with."""
-    for says, fix in _faults(profile, fleet):
+    _refuse(profile, _faults(profile, fleet))
+
+
+def check_folders(profile: Profile, fleet: Fleet) -> None:
+    """UsageError D105 for the first folder or file that cannot be mounted into a container."""
+    _refuse(profile, _folder_faults(fleet))
+
+
+def _refuse(profile: Profile, faults: Iterator[tuple[str, str]]) -> None:
+    for says, fix in faults:
         raise UsageError("D105", f"Profile {profile.name} on this fleet: {says}.", fix=fix)
+
+
+def _folder_faults(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    whole = {key: getattr(fleet, key) for key in ("state_dir", "cache_dir", "api_key_file")}
+    yield from _path_faults("the fleet", whole)
+    for node in fleet.nodes:
+        keys = ("model_dir", "rows_dir", "nccl_library")
+        yield from _path_faults(node.name, {key: getattr(node, key) for key in keys})
 
 
 def _faults(profile: Profile, fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield from _ring_faults(profile, fleet)
-    whole = {key: getattr(fleet, key) for key in ("state_dir", "cache_dir", "api_key_file")}
-    yield from _path_faults("the fleet", whole)
     prefix = profile.get("nccl_subnet_prefix")
     for node in fleet.nodes:
         if len(node.hca) > PUBLISHED_GIDS and not profile.on("nccl_extended_gids"):
@@ -51,9 +66,7 @@ def _faults(profile: Profile, fleet: Fleet) -> Iterator[tuple[str, str]]:
                     f"{node.name} has {link.address}, nccl_subnet_prefix is {prefix}",
                     "give every cable a subnet of that length, or change the knob",
                 )
-        keys = ("model_dir", "rows_dir", "nccl_library")
-        yield from _path_faults(node.name, {key: getattr(node, key) for key in keys})
-    yield from _share_faults(fleet)
+    yield from share_faults(fleet)
 
 
 def _ring_faults(profile: Profile, fleet: Fleet) -> Iterator[tuple[str, str]]:
@@ -106,7 +119,7 @@ def _path_faults(owner: str, paths: dict[str, str | None]) -> Iterator[tuple[str
             yield f"{key} of {owner} is {path!r}, not an absolute path", f"edit {key} of {owner}"
 
 
-def _share_faults(fleet: Fleet) -> Iterator[tuple[str, str]]:
+def share_faults(fleet: Fleet) -> Iterator[tuple[str, str]]:
     """A fabric address is seen by the nodes in its subnet alone (user report P44)."""
     try:
         server = ipaddress.ip_address(fleet.nfs_server or "")
