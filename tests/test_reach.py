@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv41 import zipped
+from dsv41 import host, zipped
 from dsv41.errors import CheckFailed, EngineFailed, Error, Unreachable
 from dsv41.host.reach import LOCAL, Done, Host, clean, each
 from sshd import Server, keygen, running
@@ -101,6 +101,30 @@ def test_lines_are_followed_as_they_come_and_clean(machine: Host) -> None:
     assert time.monotonic() - began < 10
 
 
+def test_a_followed_command_ends_with_its_reader(machine: Host) -> None:
+    lines = machine.follow(["sh", "-c", "echo $$; exec sleep 60"])
+    pid = int(next(lines))
+    lines.close()  # type: ignore[attr-defined]
+    assert host.wait_until(lambda: not Path(f"/proc/{pid}").exists(), seconds=5)
+    assert list(machine.follow(["sh", "-c", "echo last; exit 3"])) == ["last"]
+
+
+def test_a_line_without_an_end_comes_in_pieces(machine: Host) -> None:
+    lines = machine.follow(["sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; sleep 60"])
+    assert next(lines) == "x" * 4096
+    lines.close()  # type: ignore[attr-defined]
+
+
+def test_a_link_that_is_cut_is_unreachable(over: Host) -> None:
+    over.run(["true"])
+    cut = "kill $(ps -o ppid= -p $PPID); sleep 30"
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="spark1"):
+        over.run(["sh", "-c", cut])
+    assert time.monotonic() - began < 10
+    assert over.ask(["echo", "again"]) == "again\n"
+
+
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -182,6 +206,12 @@ def test_the_program_of_the_nodes_needs_nothing_but_python(over: Host, tmp_path:
     assert over.ask([*alone, "--version"]).startswith("dsv41 ")
     assert "[[nodes]]" in over.ask([*alone, "plan", "--example", "tp3"])
     assert "D068" in over.ask([*alone, "explain", "D068"])
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(over.ask([*alone, "plan", "--example", "tp3"]))
+    here = Path(sys.executable).with_name("dsv41")
+    plan = ["plan", "--profile", "tp3", "--fleet", str(fleet), "--json"]
+    assert over.ask([*alone, *plan]) == over.ask([str(here), *plan])
+    assert "--plan" in over.ask([*alone, "rank", "exec", "--help"])
     done = over.run([*alone, "rank", "exec", "--plan", "/nowhere", "--rank", "0"])
     assert done.status == 2
     assert "D062" in done.stderr

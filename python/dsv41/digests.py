@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dsv41.errors import CheckFailed, Unsafe
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 SCHEMA = "dsv41.digests/1"
 NAME = "localhost/dsv41"  # what images are called where they are loaded
 # beside this module in an installed package, else in the checkout that it belongs to
-PLACES = (
-    Path(__file__).with_name("digests.json"),
+PLACES: tuple[Traversable, ...] = (
+    files("dsv41").joinpath("digests.json"),
     Path(__file__).parents[2] / "nix" / "images" / "digests.json",
 )
 # engine trees whose image is rebuilt from the recipe's own base -> the suffix of its name
@@ -71,7 +76,7 @@ def require(image: str | None, *, profile: str) -> str:
     return image
 
 
-def _malformed(place: Path, says: str) -> CheckFailed:
+def _malformed(place: Traversable, says: str) -> CheckFailed:
     return CheckFailed(
         "D186",
         f"{place} is not a file of image digests: {says}.",

@@ -8,16 +8,18 @@ import tempfile
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dsv41 import budget, caches, diagnose, doctor, fleet, profile, remote
+from dsv41 import budget, caches, diagnose, doctor, fleet, profile
 from dsv41.cli.talk import Talk
 from dsv41.diagnose.promise import expectation
-from dsv41.errors import CheckFailed, Unreachable, UsageError
+from dsv41.errors import CheckFailed, EngineFailed, Unreachable, UsageError
 from dsv41.finding import Finding
 from dsv41.fleet import Fleet, Node
+from dsv41.host.reach import Host
 
 
 def judge_fleet(args: Namespace, talk: Talk) -> int:
@@ -83,7 +85,9 @@ def _gathered(findings: tuple[Finding, ...]) -> Iterator[Finding]:
 
 def clear_caches(args: Namespace, talk: Talk) -> int:
     """Remove the compile caches of every node, or list them with --dry-run."""
-    found = caches.clear(_run, fleet.load(args.fleet), remove=not args.dry_run)
+    where = fleet.load(args.fleet)
+    with _asking(where) as run:
+        found = caches.clear(run, where, remove=not args.dry_run)
     if args.json:
         talk.document("cache-clear", removed=not args.dry_run, folders=[asdict(f) for f in found])
         return 0
@@ -93,13 +97,29 @@ def clear_caches(args: Namespace, talk: Talk) -> int:
     return 0
 
 
-def _run(node: Node, command: str) -> tuple[int, str, str]:
-    return remote.run(node.ssh, command)
+@contextmanager
+def _asking(where: Fleet) -> Iterator[caches.Run]:
+    """What runs shell commands on the nodes, by one connection to each."""
+    hosts = {node.name: Host(name=node.name, destination=node.ssh) for node in where.nodes}
+
+    def run(node: Node, command: str) -> tuple[int, str, str]:
+        try:
+            done = hosts[node.name].run(["sh", "-c", command])
+        except EngineFailed as late:
+            raise TimeoutError(late.says.rstrip(".")) from late
+        return done.status, done.stdout, done.stderr
+
+    try:
+        yield run
+    finally:
+        for host in hosts.values():
+            host.close()
 
 
 def _collect(where: Fleet, folder: Path, talk: Talk) -> None:
-    with talk.waiting(f"asking {len(where.nodes)} nodes, usually 2 to 10 s each"):
-        doctor.collect(_run, where, folder)
+    waiting = talk.waiting(f"asking {len(where.nodes)} nodes, usually 2 to 10 s each")
+    with waiting, _asking(where) as run:
+        doctor.collect(run, where, folder)
 
 
 def judge_log(args: Namespace, talk: Talk) -> int:

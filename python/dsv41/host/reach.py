@@ -4,7 +4,7 @@ No ssh library: the owner's own configuration, keys, agents and known_hosts coun
 that changed is an error here as it is in their shell. Nothing ever asks: BatchMode. All commands of
 a host share one connection (ControlMaster), and a link that dies ends a command within
 ALIVE_EVERY * ALIVE_COUNT seconds. A command runs below timeout(1) on its machine, which ends it
-there when its time is over, also when the link is gone.
+there when its time is over, also when the link is gone; one that is followed ends with its reader.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import IO, BinaryIO, TypeVar
 
 from dsv41.errors import CheckFailed, EngineFailed, Error, Unreachable
 
@@ -33,6 +34,7 @@ TIMED_OUT = (124, 137)  # of timeout(1): ended by the TERM, or by the KILL
 LONGEST_LINE = 4096  # characters of one followed line
 _SSH_FAILED = 255  # ssh(1): of its own errors; a command may end with it as well
 _SSH_WORDS = ("ssh:", "Connection", "Permission denied", "Host key", "kex_exchange", "mux_client")
+_LINK_WORDS = ("Timeout, server", "client_loop", "Shared connection", "Broken pipe")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # whole or not at all: a stream that was cut has fewer bytes than were announced
@@ -41,6 +43,13 @@ _PUT = (
     'trap \'rm -f -- "$t"\' EXIT; cat >"$t"; '
     '[ "$(stat -c %s -- "$t")" = "$3" ] || { echo "only part of it came" >&2; exit 1; }; '
     'chmod "$2" "$t"; mv -f -- "$t" "$1"; trap - EXIT'
+)
+# stdin stays open as long as somebody reads: its end, by close() or a lost link, ends the command.
+# A shell gives a background command no stdin, so ours is kept as descriptor 3
+_FOLLOW = (
+    'exec 3<&0; setsid "$@" 3<&- </dev/null & c=$!; '
+    "{ cat <&3 >/dev/null; kill -- -$c; } >/dev/null 2>&1 & w=$!; exec 3<&-; "
+    "wait $c; s=$?; kill $w 2>/dev/null; exit $s"
 )
 
 
@@ -94,10 +103,11 @@ class Host:
             EngineFailed: D411, when it is not done within `seconds`; it was ended over there.
             CheckFailed: D413, when sudo refuses.
         """
-        timed = ["timeout", f"--kill-after={KILL_AFTER:g}", f"{seconds:g}", *self._as(argv, sudo)]
+        timed = ["timeout", f"--kill-after={KILL_AFTER:g}", f"{seconds:g}", *argv]
+        began = time.monotonic()
         try:
             done = subprocess.run(
-                self._words(timed),
+                self._words(self._as(timed, sudo)),
                 **_input(stdin),  # type: ignore[call-overload]
                 capture_output=True,
                 timeout=seconds + KILL_AFTER + GRACE,
@@ -111,7 +121,8 @@ class Host:
             stderr=done.stderr.decode(errors="replace"),
         )
         self._require_reached(found)
-        if found.status in TIMED_OUT:
+        # a command may end so by itself: killed for memory, for one
+        if found.status in TIMED_OUT and time.monotonic() - began >= seconds:
             raise self._late(argv, seconds)
         if sudo and self.sudo and found.status and "sudo:" in found.stderr:
             raise self._no_sudo(found)
@@ -164,16 +175,26 @@ class Host:
     def follow(self, argv: Sequence[str], *, sudo: bool = False) -> Iterator[str]:
         """The lines of a command as they come, clean, until it ends or the iterator is closed."""
         with subprocess.Popen(
-            self._words(self._as(argv, sudo)),
-            stdin=subprocess.DEVNULL,
+            self._words(self._as(["sh", "-c", _FOLLOW, "follow", *argv], sudo)),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         ) as process:
             try:
-                for line in process.stdout or ():
-                    yield clean(line.decode(errors="replace"))
+                yield from _lines(process.stdout)
             finally:
-                process.terminate()
+                self._let_go(process)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        """End a followed command: its shell hears that nobody reads; a dead link is not awaited."""
+        if process.stdin is not None:
+            process.stdin.close()
+        if process.stdout is not None:
+            process.stdout.close()
+        try:
+            process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
     def shell(self) -> str:
         """The words with which a person gets a shell there."""
@@ -209,13 +230,21 @@ class Host:
         return ["-o", "ControlMaster=auto", "-o", f"ControlPath={path}", "-o", "ControlPersist=60"]
 
     def _require_reached(self, done: Done) -> None:
-        ours = self.destination != LOCAL and done.status == _SSH_FAILED
-        if ours and any(word in done.stderr for word in _SSH_WORDS):
-            raise Unreachable(
-                "D068",
-                f"{self.name} ({self.destination}) cannot be reached: {done.last_word}.",
-                fix=f"{self.shell()} true",
-            )
+        if self.destination == LOCAL or done.status != _SSH_FAILED:
+            return
+        if any(word in done.stderr for word in (*_SSH_WORDS, *_LINK_WORDS)):
+            says = f"cannot be reached: {done.last_word}"
+        elif self._alive():
+            return  # the command's own
+        else:  # a connection that is shared ends without a word to those who share it
+            says = "was lost: the connection ended during a command"
+        raise Unreachable(
+            "D068", f"{self.name} ({self.destination}) {says}.", fix=f"{self.shell()} true"
+        )
+
+    def _alive(self) -> bool:
+        words = ["ssh", "-O", "check", *self._control(), *self.options, self.destination]
+        return not subprocess.run(words, capture_output=True, timeout=10, check=False).returncode
 
     def _late(self, argv: Sequence[str], seconds: float) -> EngineFailed:
         return EngineFailed(
@@ -249,6 +278,12 @@ def each(
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         found = list(pool.map(one, listed))
     return {host.name: result for host, result in zip(listed, found, strict=True)}
+
+
+def _lines(stream: IO[bytes] | None) -> Iterator[str]:
+    """The lines of a stream; of one without an end, pieces."""
+    while stream is not None and (line := stream.readline(4 * LONGEST_LINE)):
+        yield clean(line.decode(errors="replace"))
 
 
 def _input(stdin: bytes | BinaryIO | None) -> dict[str, object]:
