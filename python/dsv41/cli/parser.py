@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dsv41 import __version__
+from dsv41.cli import data_parser
 from dsv41.errors import UsageError
 
 DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
@@ -39,6 +40,7 @@ def build() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_service_verbs(verbs)
     _add_data_verbs(verbs)
+    data_parser.add(verbs, _verb, state_dir=DEFAULT_STATE_DIR)
     _add_judges(verbs)
     _add_pins(verbs)
     _add_lock(verbs)
