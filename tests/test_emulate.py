@@ -102,6 +102,9 @@ def test_only_what_is_bound_of_the_host_can_be_seen_and_written(root: Path, tmp_
     assert inside.stdout == "from the host\n", inside.stderr
     assert emulated(root, *bind, "--", "/program", "write", "/here/new").returncode == 0
     assert (tmp_path / "new").read_text() == "written"
+    kept = ("--bind", f"{tmp_path}:/here:ro")
+    assert emulated(root, *kept, "--", "/program", "write", "/here/new2").returncode == 1
+    assert not (tmp_path / "new2").exists()
     assert emulated(root, "--", "/program", "read", str(tmp_path / "given")).stdout == ""
     assert emulated(root, "--", "/program", "write", "/tmp/new").returncode == 0  # noqa: S108
     assert not (root / "tmp" / "new").exists()

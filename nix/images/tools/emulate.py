@@ -1,4 +1,4 @@
-"""Run a program of an unpacked root: `python emulate.py ROOT [--bind FROM:TO] -- PROGRAM...`.
+"""Run a program of an unpacked root: `python emulate.py ROOT [--bind FROM:TO[:ro]] -- PROGRAM...`.
 
 The program and all its children run in namespaces of their own (user, mount, pid, network), below
 ROOT, by qemu's user emulation where the root is of arm64 and the machine is not. The interpreter is
@@ -25,6 +25,7 @@ from pathlib import Path
 # linux/sched.h, linux/mount.h, linux/prctl.h, linux/sockios.h; the same on x86-64 and arm64
 NEW_USER, NEW_MOUNT, NEW_PID, NEW_NET = 0x10000000, 0x00020000, 0x20000000, 0x40000000
 BIND, RECURSIVE, PRIVATE, READ_ONLY, REMOUNT, DETACH = 0x1000, 0x4000, 0x40000, 0x1, 0x20, 0x2
+KEPT = 0x2 | 0x4 | 0x8 | 0x400 | 0x800  # nosuid, nodev, noexec, noatime, nodiratime
 DEATH_SIGNAL = 1
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 0x1
 
@@ -58,7 +59,7 @@ def _mount(source: str, target: Path, kind: str, flags: int = 0, options: str = 
     _asked(f"mounting {kind or source} at {target}", _libc.mount, *words)
 
 
-def _bind(source: Path, target: Path) -> None:
+def _bind(source: Path, target: Path, *, read_only: bool = False) -> None:
     """Show a file or folder at a place of the root, which is made where it is missing."""
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
@@ -66,6 +67,10 @@ def _bind(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
     _mount(str(source), target, "", BIND | RECURSIVE)
+    if read_only:
+        # what the source's own mount forbids has to stay forbidden, mount_namespaces(7)
+        kept = os.statvfs(target).f_flag & KEPT
+        _mount("none", target, "", REMOUNT | BIND | READ_ONLY | kept)
 
 
 def _map_ids(process: int) -> None:
@@ -77,7 +82,7 @@ def _map_ids(process: int) -> None:
         Path(f"/proc/{process}/{name}").write_text("0 0 65536" if own[0] == 0 else f"0 {mine} 1")
 
 
-def _enter(root: Path, binds: Sequence[tuple[Path, str]]) -> None:
+def _enter(root: Path, binds: Sequence[str]) -> None:
     """Mounts below the root, then the root itself. Runs as the first process of the namespaces."""
     _mount("none", Path("/"), "", RECURSIVE | PRIVATE)
     _mount(str(root), root, "", BIND | RECURSIVE)
@@ -92,8 +97,8 @@ def _enter(root: Path, binds: Sequence[tuple[Path, str]]) -> None:
     _mount("tmpfs", root / "dev/shm", "tmpfs", options="mode=1777")
     for link, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         (root / "dev" / link).symlink_to(f"/proc/self/{target}")
-    for source, inside in binds:
-        _bind(source, root / inside.lstrip("/"))
+    for source, inside, *mode in (bind.split(":") for bind in binds):
+        _bind(Path(source), root / inside.lstrip("/"), read_only=mode == ["ro"])
     if platform.machine() != "aarch64":
         _register(root / "proc/sys/fs/binfmt_misc")
     os.chdir(root)
@@ -147,10 +152,10 @@ def _status(process: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run(root: Path, program: Sequence[str], *, binds: Sequence[tuple[Path, str]] = ()) -> int:
+def run(root: Path, program: Sequence[str], *, binds: Sequence[str] = ()) -> int:
     """Run a program below `root` with this process's environment; its exit status.
 
-    What is refused is said on stderr, with the status 125.
+    `binds` are FROM:TO[:ro] with absolute paths. What is refused is said on stderr; status 125.
     """
     root = root.resolve()
     unshared, mapped = os.pipe(), os.pipe()
@@ -182,13 +187,12 @@ def main() -> int:
     """Do it."""
     parser = argparse.ArgumentParser(description="Run a program of an unpacked arm64 root.")
     parser.add_argument("root", type=Path)
-    parser.add_argument("--bind", action="append", default=[], metavar="FROM:TO")
+    parser.add_argument("--bind", action="append", default=[], metavar="FROM:TO[:ro]")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args()
-    pairs = [bind.partition(":") for bind in asked.bind]
     if not asked.root.is_dir():
         parser.error(f"{asked.root} is no folder")
-    return run(asked.root, asked.program, binds=[(Path(a).resolve(), b) for a, _, b in pairs])
+    return run(asked.root, asked.program, binds=asked.bind)
 
 
 if __name__ == "__main__":
