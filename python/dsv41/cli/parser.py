@@ -44,7 +44,7 @@ def build() -> argparse.ArgumentParser:
     _add_judges(verbs)
     _add_pins(verbs)
     _add_lock(verbs)
-    _add_inner_verbs(verbs)
+    rank_parser.add(verbs, verb=_verb, state_dir=_add_state)
     return parser
 
 
@@ -267,23 +267,3 @@ def _add_lock(verbs: Any) -> None:
     lock.add_argument("--until", metavar="TIME", help="as of YYYY-MM-DDTHH:MM:SSZ, not the lock's")
     lock.add_argument("--dry-run", action="store_true", help="say what would change")
     lock.add_argument("--root", type=Path, metavar="DIR", help="a checkout of dsv41")
-
-
-def _add_inner_verbs(verbs: Any) -> None:
-    rank = verbs.add_parser("rank", help="what ssh, systemd and serve call [changes hosts]")
-    inner = rank.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    execute = _verb(
-        inner, "exec", "verbs.rank_exec", effect="changes hosts", says="Run one rank of a Plan."
-    )
-    execute.add_argument("--rank", type=int, required=True, metavar="N")
-    execute.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
-    supervise = _verb(
-        inner,
-        "supervise",
-        "verbs.supervise",
-        effect="changes hosts",
-        says="Run all ranks of a Plan.",
-    )
-    supervise.add_argument("--lock-fd", type=int, required=True, metavar="FD")
-    for parser in (execute, supervise):
-        parser.add_argument("--plan", type=Path, required=True, metavar="FILE")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -166,15 +165,6 @@ def _explain_adapters(args: Namespace, talk: Talk) -> int:
     for line in changes.lines():
         talk.put(line)
     return 0
-
-
-def rank_exec(args: Namespace, _talk: Talk) -> int:
-    """Run one rank of a Plan in the foreground."""
-    from dsv41 import run  # noqa: PLC0415 - keeps the other commands light
-
-    return run.exec_rank(
-        run.read_plan(args.plan), args.rank, environ=os.environ, parent=args.parent
-    )
 
 
 def supervise(args: Namespace, _talk: Talk) -> int:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsv41 import digests, host
+from dsv41 import host
 from dsv41.errors import EngineFailed, Unsafe, UsageError
-from dsv41.foreground import CONTAINER_PATIENCE, TERM_PATIENCE, Foreground, in_container
-from dsv41.plan import LOCAL, Plan, Rank, parse
+from dsv41.foreground import TERM_PATIENCE
+from dsv41.plan import Plan, parse
 
 STOP_PATIENCE = 15.0
 
@@ -63,6 +63,19 @@ class RunDir:
     def log_file(self, rank: int | None = None) -> Path:
         """A rank's log, or the supervisor's own."""
         return self.path / ("serve.log" if rank is None else f"rank{rank}.log")
+
+    def state_file(self, rank: int) -> Path:
+        """What a rank last wrote about itself (`dsv41.rank/1`)."""
+        return self.path / f"rank{rank}.json"
+
+    def rank_lock(self, rank: int) -> Path:
+        """Held by the `rank exec` that is this rank, unless a supervisor watches it."""
+        return self.path / f"rank{rank}.lock"
+
+    @property
+    def control_key(self) -> Path:
+        """Where the key of the control connection lies unless a flag says otherwise."""
+        return self.path / "control.key"
 
     def supervisor(self) -> int | None:
         """The pid of the supervisor that lives now."""
@@ -165,40 +178,13 @@ def supervise(plan: Plan, *, lock_fd: int) -> int:
     first: int | None = None
     while first is None and not asked.wait(0.1):
         first = next((r for r, child in children.items() if child.poll() is not None), None)
-    status = 0 if first is None else _as_status(children[first].returncode)
+    status = 0 if first is None else as_status(children[first].returncode)
     _end_all(children)
     says = "stopped" if first is None else f"rank {first} ended with exit status {status}"
     ended = {"schema": "dsv41.ended/1", "exit": status, "says": says, "rank": first}
     with contextlib.suppress(OSError):  # a full disk must not hide how the service ended
         host.write_atomically(run.ended_file, json.dumps(ended) + "\n")
     return status
-
-
-def exec_rank(
-    plan: Plan, rank: int, *, environ: Mapping[str, str], parent: int | None = None
-) -> int:
-    """Run one rank of a Plan in the foreground; signals go on to it; its exit status.
-
-    An engine of an image runs in a container of it: only where the image is known by its digest
-    (Unsafe D180), and after a preflight in it (Unsafe D144 when that says no).
-    A rank that a signal killed counts as a failed engine (4). One that does not end within
-    TERM_PATIENCE of the first signal is killed. With `parent`, all ends when that process does.
-    """
-    if not 0 <= rank < len(plan.ranks):
-        raise UsageError(
-            "D064",
-            f"The Plan has ranks 0 to {len(plan.ranks) - 1}, not {rank}.",
-            fix=f"give --rank a number from 0 to {len(plan.ranks) - 1}",
-        )
-    here = plan.ranks[rank]
-    if parent is not None:
-        host.die_with_parent(parent)
-    if plan.engine == LOCAL:
-        return _as_status(Foreground().run(_command(plan, here), {**environ, **here.env}))
-    digests.require(here.image, profile=plan.profile)
-    at = Foreground(patience=CONTAINER_PATIENCE)
-    status = in_container(at, here, plan.engine, environ)
-    return 0 if at.stopped else _as_status(status)
 
 
 def stop_service(state_dir: str | Path) -> str:
@@ -257,14 +243,6 @@ def _start_rank(run: RunDir, rank: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _command(plan: Plan, rank: Rank) -> list[str]:
-    """The argv to start; `python` is this interpreter, which has the engine that the Plan names."""
-    program, *rest = rank.argv
-    if program == "python":
-        return [sys.executable, *rest, "--parent", str(os.getpid()), "--group", service_name(plan)]
-    return [program, *rest]
-
-
 def _note_signals() -> threading.Event:
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -272,7 +250,7 @@ def _note_signals() -> threading.Event:
     return asked
 
 
-def _as_status(code: int) -> int:
+def as_status(code: int) -> int:
     """A rank that a signal ended, here or inside its container (128 and more), has failed."""
     return EngineFailed.exit_status if code < 0 or code > 128 else code
 
