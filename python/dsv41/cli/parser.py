@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dsv41 import __version__
-from dsv41.cli import data_parser
+from dsv41.cli import data_parser, rank_parser
 from dsv41.errors import UsageError
 
 DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
