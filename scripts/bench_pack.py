@@ -7,8 +7,8 @@ source out of the page cache and nothing of the target there:
 - `numpy`: chunks of 2^18 rows read by np.fromfile, put together as 264-byte records, written
   through the page cache to a partial file, one fsync at the end, one rename. No checksum, no
   journal: the way in which the packers around at the time do it;
-- `copy`: as many bytes as the packer reads, copied past the page cache, four reads and writes of
-  8 MiB at a time, one fdatasync: what the disk gives.
+- `copy`: as many bytes as the packer reads, copied past the page cache, eight reads and
+  writes of 8 MiB at a time, one fdatasync: what the disk gives.
 
 A rate counts the bytes of the source. On a memory file system (`--memory`) the disk drops out, and
 what is left is the work of kernel and processor. `transform` is the packer's own part of it, rows

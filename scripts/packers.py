@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WEIGHT, SCALE = 256, 8  # bytes of a row
 ROW = WEIGHT + SCALE
 CHUNK = 1 << 18  # rows of a chunk of the numpy packer, as upstream has it
-BLOCK, THREADS = 8 << 20, 4  # of the copy, as the packer has them
+BLOCK, THREADS = 8 << 20, 8  # of the copy, as the packer has them
 
 
 def main(argv: Sequence[str]) -> int:

@@ -106,8 +106,9 @@ struct Slot {
   std::future<void> work;
 };
 
-// So many chunks keep reads and writes in flight together, with 66 MB of memory.
-constexpr std::size_t kSlots = 4;
+// So many chunks keep reads and writes in flight together, with 16 MB of memory each. They end in order, so there are more
+// than the disk needs at a time: a slow one holds up nobody.
+constexpr std::size_t kSlots = 8;
 
 class Packing {
  public:
@@ -179,14 +180,19 @@ class Packing {
     for (std::size_t i = 0; i < kSlots; ++i) slots.emplace_back(header_, rows_of(options_, header_));
     std::uint64_t next = done_.pages;
     for (Slot& slot : slots) next = start(slot, file, next);
+    std::future<void> commit;
     for (std::uint64_t k = 0; slots[k % kSlots].chunk.page_count > 0; ++k) {
       Slot& slot = slots[k % kSlots];
       slot.work.get();
       take_digest(slot.chunk);
       next = start(slot, file, next);
-      if ((k + 1) % options_.journal_chunks == 0) commit(file);
+      if ((k + 1) % options_.journal_chunks == 0) {
+        if (commit.valid()) commit.get();
+        commit = std::async(std::launch::async, [this, &file, done = done_] { this->commit(file, done); });
+      }
       if (options_.progress) options_.progress(page_offset(done_.pages), header_.file_bytes());
     }
+    if (commit.valid()) commit.get();
   }
 
   std::uint64_t start(Slot& slot, const File& file, std::uint64_t first) {
@@ -214,9 +220,10 @@ class Packing {
     done_.pages = chunk.first_page + chunk.page_count;
   }
 
-  void commit(const File& file) {
+  // Beside the work on further chunks: a flush takes as long as several of them. What `done` counts was written before.
+  void commit(const File& file, const Done& done) const {
     file.sync_data();
-    store_journal(journal_, header_, done_);
+    store_journal(journal_, header_, done);
   }
 
   const PackOptions& options_;

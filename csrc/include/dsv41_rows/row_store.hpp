@@ -163,7 +163,7 @@ struct PackOptions {
   std::vector<Range> ranges;
   std::string revision;
   Progress progress;
-  std::uint64_t chunk_pages = 2048;    // 8 MiB; four chunks are under way at a time
+  std::uint64_t chunk_pages = 2048;    // 8 MiB; eight chunks are under way at a time
   std::uint64_t journal_chunks = 128;  // how much is done again at most after a crash: 1 GiB
 };
 // Write a row file, going on where an interrupted packer stopped. False when a complete one of the same identity and
