@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-image-local test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines lint bench-local bench-pack pictures digests reference
+.PHONY: help setup serve-local stop-local test test-nix test-image-local test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines test-nfs test-hub lint bench-local bench-pack pictures digests reference
 # DSV41_VENV: the bin of an environment that is there already, as in `nix develop`
 VENV := $(or $(DSV41_VENV),.venv/bin)
 ARGS ?=
@@ -43,6 +43,12 @@ test-engines: ## install SGLang on the CPU (3 GB, minutes) and run the engine pl
 
 test-gpu: ## row lookups in CUDA graphs, and vLLM where it is installed (PYTHON=python3 of the GPU machine)
 	@PYTHONPATH=python:$$PYTHONPATH $${PYTHON:-$(VENV)/python} -m pytest -m gpu -W default -s tests/gpu $(ARGS)
+
+test-nfs: setup ## two machines in qemu share a checkpoint over NFS by `dsv41 share` (250 MB of packages, minutes)
+	@scripts/test-nfs.sh $(ARGS)
+
+test-hub: setup ## fetch by the hub's real client in both versions of the engine images (20 MB of packages)
+	@scripts/test-hub.sh $(ARGS)
 
 lint: setup ## ruff, mypy, import-linter
 	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports

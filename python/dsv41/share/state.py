@@ -18,30 +18,31 @@ if TYPE_CHECKING:
 EXPORTERS = ("vllm-fn-nfs", "glm53-nfs", "dsv41-nfs")
 _MARK = "@@dsv41 "
 # listing a mounted folder would wait for its server: only an unmounted one is listed
-_MOUNTS = "{{range .Mounts}}{{.Source}} {{.Destination}}|{{end}}"
 _SCRIPT = r"""PATH=$PATH:/usr/sbin:/sbin; export PATH
 say() { printf '\n@@dsv41 %s\n' "$1"; }
 say uid; id -u
 say os; cat /etc/os-release
 say tools; for tool in systemctl exportfs mount.nfs4; do command -v "$tool"; done
-say exports; cat {exports}
+say exports; cat "$exports"
 say others; for f in /etc/exports /etc/exports.d/*.exports; do
-  [ "$f" = {exports} ] || grep -hv '^[[:space:]]*#' "$f"
+  [ "$f" = "$exports" ] || grep -hv '^[[:space:]]*#' "$f"
 done
 say live; cat /var/lib/nfs/etab
 say server; systemctl is-active nfs-server; systemctl is-enabled nfs-server
-say mount; cat {mount}
-say automount; cat {automount}
-say automount-state; systemctl is-active {automount_name}; systemctl is-enabled {automount_name}
-say mounted; awk -v d={folder} '$2 == d && $3 != "autofs" {{ print $1, $3, $4 }}' /proc/self/mounts
-say fstab; awk -v d={folder} '$1 !~ /^#/ && $2 == d {{ print $1, $3, $4 }}' /etc/fstab
-say folder; if awk -v d={folder} '$2 == d {{ found = 1 }} END {{ exit !found }}' /proc/self/mounts
-then echo mounted; elif [ -d {folder} ]; then echo there; ls -A {folder} | head -n 3; fi
+say mount; cat "$unit.mount"
+say automount; cat "$unit.automount"
+name=${unit##*/}.automount
+say automount-state; systemctl is-active "$name"; systemctl is-enabled "$name"
+at() { awk -v d="$folder" '$1 !~ /^#/ && $2 == d && $3 != "autofs" { print $1, $3, $4 }' "$1"; }
+say mounted; at /proc/self/mounts
+say fstab; at /etc/fstab
+say folder; if awk -v d="$folder" '$2 == d { found = 1 } END { exit !found }' /proc/self/mounts
+then echo mounted; elif [ -d "$folder" ]; then echo there; ls -A "$folder" | head -n 3; fi
 for engine in podman docker; do
   command -v $engine > /dev/null || continue
-  for name in $($engine ps --format '{{{{.Names}}}}'); do case $name in {exporters})
+  for name in $($engine ps --format '{{.Names}}'); do case $name in EXPORTERS)
     say exporter; echo "$engine $name"
-    $engine inspect --format '{mounts}' "$name"
+    $engine inspect --format '{{range .Mounts}}{{.Source}} {{.Destination}}|{{end}}' "$name"
     $engine exec "$name" cat /etc/exports;;
   esac; done
 done
@@ -82,16 +83,13 @@ class State:
 
 def script(node: Node) -> str:
     """What is run on the node, as root."""
-    name = unit_name(node.model_dir)
-    return _SCRIPT.format(
-        exports=EXPORTS,
-        mount=shlex.quote(f"{UNITS}/{name}.mount"),
-        automount=shlex.quote(f"{UNITS}/{name}.automount"),
-        automount_name=shlex.quote(f"{name}.automount"),
-        folder=shlex.quote(node.model_dir),
-        exporters="|".join(EXPORTERS),
-        mounts=_MOUNTS,
-    )
+    values = {
+        "exports": EXPORTS,
+        "folder": node.model_dir,
+        "unit": f"{UNITS}/{unit_name(node.model_dir)}",
+    }
+    given = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    return given + _SCRIPT.replace("EXPORTERS", "|".join(EXPORTERS))
 
 
 def read(host: Host, node: Node) -> State:

@@ -13,7 +13,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
@@ -93,7 +93,7 @@ def _no_list(path: Path, revision: str, says: str) -> CheckFailed:
     )
 
 
-def from_tree(entries: list[Mapping[str, Any]], *, revision: str) -> Published:
+def from_tree(entries: Sequence[Mapping[str, Any]], *, revision: str) -> Published:
     """The list that the hub's tree is; CheckFailed D451 for an entry of another shape."""
     try:
         files = tuple(_of_entry(entry) for entry in entries if entry["type"] == "file")
