@@ -33,8 +33,11 @@ def keygen(path: Path) -> Path:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Server]:
-    """An sshd whose files lie in a folder; skips the test where there is none."""
+def running(folder: Path, *words: str) -> Iterator[Server]:
+    """An sshd whose files lie in a folder; skips the test where there is none.
+
+    `words` are further options of its configuration, as `SetEnv=NAME=VALUE`.
+    """
     if not Path(SSHD).exists():
         pytest.skip("no sshd on this machine; install it with: apt-get install openssh-server")
     host_key, user_key = keygen(folder / "host"), keygen(folder / "user")
@@ -48,6 +51,7 @@ def running(folder: Path) -> Iterator[Server]:
         *("-o", "ListenAddress=127.0.0.1", "-o", "StrictModes=no", "-o", "UsePAM=no"),
         *("-o", f"AuthorizedKeysFile={folder}/authorized_keys", "-o", "PasswordAuthentication=no"),
     ]
+    config += [part for word in words for part in ("-o", word)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([SSHD, "-D", "-e", *config], stdout=log, stderr=log)
     assert host.wait_until(lambda: not host.port_is_free("127.0.0.1", port), seconds=10)

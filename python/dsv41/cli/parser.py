@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dsv41 import __version__
-from dsv41.cli import data_parser, rank_parser
+from dsv41.cli import build_parser, data_parser, rank_parser
 from dsv41.errors import UsageError
 
 DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
@@ -40,6 +40,7 @@ def build() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_service_verbs(verbs)
     _add_data_verbs(verbs)
+    build_parser.add(verbs, _verb)
     data_parser.add(verbs, _verb, state_dir=DEFAULT_STATE_DIR)
     _add_judges(verbs)
     _add_pins(verbs)
@@ -190,6 +191,7 @@ def _add_data_verbs(verbs: Any) -> None:
     take.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="compare every row with it, and bind to it"
     )
+    _add_rows_bench(row_verbs)
     verify.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("file", type=Path, metavar="FILE")
     explain = _verb(
@@ -202,6 +204,26 @@ def _add_data_verbs(verbs: Any) -> None:
     explain.add_argument(
         "code", metavar="CODE", help="for example D063; `all` lists them; `adapters` the changes"
     )
+
+
+def _add_rows_bench(verbs: Any) -> None:
+    bench = _verb(
+        verbs,
+        "bench",
+        "benching.rows_bench",
+        effect="changes hosts",
+        says="Measure lookups on a disk, with a file it makes and removes, against the goals.",
+    )
+    add = bench.add_argument
+    add("--file", type=Path, metavar="FILE", help="a packed row file; default: make one and remove")
+    add(
+        "--folder", type=Path, default=Path(), metavar="DIR", help="where it is made; default: here"
+    )
+    add("--span", type=float, default=8.0, metavar="GIB", help="its size, least of --file (8)")
+    add("--rounds", type=int, default=7, metavar="N", help="alternated rounds (7)")
+    add("--seconds", type=float, default=2.0, metavar="S", help="of one run (2)")
+    add("--with-fio", action="store_true", help="compare with fio in the same shapes")
+    add("--force", action="store_true", help="also on a memory file system, or a small file")
 
 
 def _add_judges(verbs: Any) -> None:
