@@ -21,6 +21,7 @@ case $1 in
     chroot "$root" useradd -m -s /bin/sh spark
     echo 'spark ALL=(ALL) NOPASSWD: ALL' > "$root/etc/sudoers.d/spark"
     echo '/dev/vda / ext4 defaults 0 1' > "$root/etc/fstab"
+    echo '127.0.0.1 localhost spark1 spark2' > "$root/etc/hosts" # sudo looks its own name up
     install -d -m 700 -o 1000 -g 1000 "$root/home/spark/.ssh"
     install -m 600 -o 1000 -g 1000 "$made/key.pub" "$root/home/spark/.ssh/authorized_keys"
     cp "$root"/etc/ssh/ssh_host_ed25519_key.pub "$made/host.pub"

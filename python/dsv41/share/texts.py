@@ -95,7 +95,10 @@ def unit_name(folder: str) -> str:
     path = re.sub("/+", "/", folder).strip("/")
     if not path:
         return "-"
-    escaped = ["-" if c == "/" else c if _KEPT.fullmatch(c) else rf"\x{ord(c):02x}" for c in path]
+    escaped = [
+        "-" if c == "/" else c if _KEPT.fullmatch(c) else "".join(rf"\x{b:02x}" for b in c.encode())
+        for c in path
+    ]
     if path.startswith("."):
         escaped[0] = r"\x2e"
     return "".join(escaped)
