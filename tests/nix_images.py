@@ -65,3 +65,10 @@ def blob(layout: Path, digest: str) -> Path:
 def names(layer: Path) -> list[str]:
     with tarfile.open(layer) as archive:
         return archive.getnames()
+
+
+def mirror() -> str:
+    """Where this machine's own apt takes Debian's packages from."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
+    found = subprocess.run(command, check=True, text=True, capture_output=True).stdout.split()
+    return next(uri for uri in found if uri.rstrip("/").endswith("/debian"))

@@ -25,7 +25,7 @@ from dsv41 import plan as plans
 from dsv41 import profile
 from dsv41.api import Endpoint
 from dsv41.fleet import loopback
-from nix_images import CONFIG, NIX, ROOT
+from nix_images import CONFIG, NIX, ROOT, mirror
 
 LAYERS = ("root", "torch", "python")
 TP = 3
@@ -44,13 +44,6 @@ def _asked(request: pytest.FixtureRequest) -> None:
     for program in (str(NIX), "podman", "skopeo", "umoci"):
         if shutil.which(program) is None:
             pytest.fail(f"{program} is not installed: see make test-image-local")
-
-
-def mirror() -> str:
-    """Where this machine's own apt takes Debian's packages from."""
-    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
-    found = run(*command).split()
-    return next(uri for uri in found if uri.rstrip("/").endswith("/debian"))
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> str:
