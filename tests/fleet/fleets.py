@@ -105,11 +105,8 @@ class Fleet:
 
     def ask(self, text: str) -> str:
         """One answer of the endpoint."""
-        request: dict[str, Any] = {
-            "messages": [{"role": "user", "content": text}],
-            "model": "dsv41-fixture",
-        }
-        answer = self.endpoint.chat(**request)
+        said = [{"role": "user", "content": text}]
+        answer = self.endpoint.chat(model="dsv41-fixture", messages=said)
         return str(answer["choices"][0]["message"]["content"])
 
     def command(self, *words: str) -> list[str]:

@@ -23,7 +23,7 @@ PYTHON = "/usr/bin/python3"  # the system's own, as on a node: 3.11 or newer
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 OWN = ("/srv", "/root", "/tmp")  # noqa: S108
 IMAGES = "/srv/images"  # the image store that all machines read
-# where cgroup v1 has all containers of podman in one group, they share one process' share of the cores
+# cgroup v1: all containers of podman together have the cores that one process has
 GROUP_SHARE = Path("/sys/fs/cgroup/cpu/libpod_parent/cpu.shares")
 FRESH = ("/run", "/dev/shm")  # noqa: S108 - a tmpfs each, empty after a boot
 # the switches of podman that this kind of kernel and a machine without systemd need

@@ -75,17 +75,15 @@ def test_ranks_that_a_person_starts_by_ssh_answer(
 
 
 def test_nothing_is_left_of_a_fleet_that_failed(local_image: Image) -> None:
-    folder = None
-    with (
-        pytest.raises(RuntimeError, match="in the middle"),
-        fleets.running(3, image=local_image, topology="triangle") as fleet,
-    ):
-        folder = fleet.folder
-        start = ["podman", "run", "--detach", local_image.reference, "sleep", "1000"]
-        held = [ssh(fleet, rank, " ".join(start)).strip() for rank in range(3)]
-        pids = [machine.pid for machine in fleet.machines]
-        raise RuntimeError("in the middle of it")
-    assert folder is not None
+    context = fleets.running(3, image=local_image, topology="triangle")
+    fleet = context.__enter__()  # noqa: PLC2801 - what a failed test does, by hand
+    start = ["podman", "run", "--detach", local_image.reference, "sleep", "1000"]
+    held = [ssh(fleet, rank, " ".join(start)).strip() for rank in range(3)]
+    pids = [machine.pid for machine in fleet.machines]
+    error = RuntimeError("in the middle of it")
+    with pytest.raises(RuntimeError, match="in the middle"):
+        context.__exit__(RuntimeError, error, None)
+    folder = fleet.folder
     assert not folder.exists()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert f"dsv41f{fleet.network.subnet}" not in run("ip", "-o", "link")
