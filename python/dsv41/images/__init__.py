@@ -89,7 +89,7 @@ def require(target: Target) -> str:
         raise Unsafe(
             "D419",
             f"{target.host.name}: {target.program} has no image {target.reference}.",
-            fix="dsv41 build --plan FILE, or dsv41 build --profile P --fleet fleet.toml",
+            fix="dsv41 build --profile P --fleet fleet.toml, or there dsv41 build --plan FILE --rank N",
         )
     return known
 
