@@ -52,7 +52,7 @@ class Said:
 
 @dataclass(kw_only=True)
 class Fleet:
-    """Machines on their cables. `desk` is where the operator types: this machine, other ssh keys."""
+    """Machines on their cables. `desk` is where the operator types: this one, other ssh keys."""
 
     folder: Path
     network: Network

@@ -76,7 +76,7 @@ def test_ranks_that_a_person_starts_by_ssh_answer(
 
 def test_nothing_is_left_of_a_fleet_that_failed(local_image: Image) -> None:
     context = fleets.running(3, image=local_image, topology="triangle")
-    fleet = context.__enter__()  # noqa: PLC2801 - what a failed test does, by hand
+    fleet = context.__enter__()
     start = ["podman", "run", "--detach", local_image.reference, "sleep", "1000"]
     held = [ssh(fleet, rank, " ".join(start)).strip() for rank in range(3)]
     pids = [machine.pid for machine in fleet.machines]
