@@ -14,4 +14,5 @@ if [ -n "$missing" ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing > /dev/null
 fi
 scripts/get-nix.sh > /dev/null
-OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -m images tests/test_foreground_podman.py tests/test_images_local.py "$@"
+OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -m images tests/test_build_podman.py tests/test_foreground_podman.py tests/test_images_local.py \
+  tests/test_images_engine_tiny.py "$@"

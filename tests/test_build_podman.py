@@ -21,16 +21,16 @@ import tiny_image
 from dsv41 import host
 from sshd import running
 
-pytestmark = [pytest.mark.fleet, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]
 DSV41 = Path(sys.executable).with_name("dsv41")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _asked(request: pytest.FixtureRequest) -> None:
-    if "fleet" not in str(request.config.getoption("-m")):
-        pytest.skip("starts sshd and podman: make test-fleet")
+    if "images" not in str(request.config.getoption("-m")):
+        pytest.skip("starts sshd and podman: make test-image-local")
     if shutil.which("podman") is None:
-        pytest.fail("podman is not installed: apt-get install podman")
+        pytest.fail("podman is not installed: see make test-image-local")
 
 
 @dataclass

@@ -89,7 +89,8 @@ def require(target: Target) -> str:
         raise Unsafe(
             "D419",
             f"{target.host.name}: {target.program} has no image {target.reference}.",
-            fix="dsv41 build --profile P --fleet fleet.toml, or there dsv41 build --plan FILE --rank N",
+            fix="dsv41 build --profile P --fleet fleet.toml; on the node, dsv41 build --plan FILE "
+            "--rank N",
         )
     return known
 
