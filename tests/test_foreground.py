@@ -17,29 +17,52 @@ from pathlib import Path
 import pytest
 
 from dsv41 import containers, foreground, plan
-from planned import IMAGE, fleet_for, planned, profile_with
+from dsv41.geometry import REAL_ENGRAM
+from planned import IMAGE, fleet_for, planned, profile_with, row_file
 
-# stands for podman: `run` of the preflight or of the engine, and `rm`
+# stands for podman: `run` of the preflight or of the engine, `inspect` of either, and `rm`
 PODMAN = """#!/bin/sh
 echo "$@" >> {log}
 case "$*" in
   rm*) ;;
+  image*inspect*) {image} ;;
+  *inspect*) echo '{{"Running": false, "ExitCode": 137, "StartedAt": "", "OOMKilled": {oom}}}' ;;
   *dsv41.adapters.preflight*) echo "preflight: D140 no such hook" >&2; {preflight} ;;
   *) {engine} ;;
 esac
 """
 NAMES = "dsv41-rank1-preflight", "dsv41-rank1"
+HAS_IMAGE = f"""echo '[{{"Digest": "{IMAGE.partition("@")[2]}", "RepoDigests": []}}]'"""
+
+
+def alone(tmp_path: Path, name: str = "tp3") -> plan.Plan:
+    """A Plan of Sparks that this machine can begin: no other ranks, its rows here, no ledger."""
+    made = planned(name)
+    rows = tmp_path / "rows"
+    rows.mkdir(exist_ok=True)
+    for layer in REAL_ENGRAM.layer_ids:
+        row_file(rows, layer=layer, rank=1, tp=3, partition="weighted")
+    mounts = tuple(m.replace("/var/lib/dsv41/rows", str(rows)) for m in made.ranks[1].mounts)
+    ranks = tuple(replace(rank, mounts=mounts, ledger=()) for rank in made.ranks)
+    return replace(made, ranks=ranks, control=None, state_dir=str(tmp_path / "state"))
 
 
 def rank_exec(
-    tmp_path: Path, whole: plan.Plan, *, preflight: str = "exit 0", engine: str = "exit 0"
+    tmp_path: Path,
+    whole: plan.Plan,
+    *,
+    preflight: str = "exit 0",
+    engine: str = "exit 0",
+    image: str = HAS_IMAGE,
+    oom: str = "false",
 ) -> subprocess.Popen[str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("podman", "python3"):
         program = folder / name
         log = tmp_path / f"{name}.log"
-        program.write_text(PODMAN.format(log=log, preflight=preflight, engine=engine))
+        text = PODMAN.format(log=log, preflight=preflight, engine=engine, image=image, oom=oom)
+        program.write_text(text)
         program.chmod(0o755)
     file = tmp_path / "plan.json"
     file.write_text(whole.to_json())
@@ -59,20 +82,21 @@ def names(tmp_path: Path) -> list[str]:
 
 
 def test_the_engine_runs_in_its_image_after_its_preflight(tmp_path: Path) -> None:
-    whole = planned("tp3")
+    whole = alone(tmp_path)
     process = rank_exec(tmp_path, whole, engine="exit 7")
-    process.communicate(timeout=30)
-    assert process.returncode == 7
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 4
+    assert "D427 The engine ended with exit status 7" in said
     assert names(tmp_path) == [*NAMES]
     for call in started(tmp_path):
-        assert {IMAGE, "--rm", "--pull=never", "--device=nvidia.com/gpu=all"} <= set(call)
+        assert {IMAGE, "--pull=never", "--device=nvidia.com/gpu=all"} <= set(call)
         assert {f"--volume={mount}" for mount in whole.ranks[1].mounts} <= set(call)
         assert not {w for w in call if w == "--detach" or w.startswith("--restart")}
     assert not (tmp_path / "python3.log").exists()  # nothing of the engine runs on the host
 
 
 def test_an_image_that_is_not_known_keeps_everything_from_starting(tmp_path: Path) -> None:
-    whole = planned("tp3")
+    whole = alone(tmp_path)
     unknown = replace(whole, ranks=tuple(replace(rank, image=None) for rank in whole.ranks))
     process = rank_exec(tmp_path, unknown)
     _, said = process.communicate(timeout=30)
@@ -82,7 +106,7 @@ def test_an_image_that_is_not_known_keeps_everything_from_starting(tmp_path: Pat
 
 
 def test_a_preflight_that_says_no_keeps_the_engine_from_starting(tmp_path: Path) -> None:
-    process = rank_exec(tmp_path, planned("tp3"), preflight="exit 1")
+    process = rank_exec(tmp_path, alone(tmp_path), preflight="exit 1")
     _, said = process.communicate(timeout=30)
     assert process.returncode == 5
     assert names(tmp_path) == [NAMES[0]]
@@ -93,21 +117,40 @@ def test_a_preflight_that_says_no_keeps_the_engine_from_starting(tmp_path: Path)
 @pytest.mark.parametrize("status", [125, 126, 127])
 def test_a_container_that_cannot_start_may_be_tried_again(tmp_path: Path, status: int) -> None:
     """Unlike a refused preflight (5), which a unit does not start again."""
-    process = rank_exec(tmp_path, planned("tp3"), preflight=f"exit {status}")
+    process = rank_exec(tmp_path, alone(tmp_path), preflight=f"exit {status}")
     _, said = process.communicate(timeout=30)
     assert process.returncode == 4
     assert "D133 podman could not start rank 1" in said
 
 
-def test_a_killed_engine_has_failed(tmp_path: Path) -> None:
-    process = rank_exec(tmp_path, planned("tp3"), engine="exit 137")
-    process.communicate(timeout=30)
+@pytest.mark.parametrize("oom", ["true", "false"])
+def test_a_killed_engine_has_failed(tmp_path: Path, oom: str) -> None:
+    process = rank_exec(tmp_path, alone(tmp_path), engine="exit 137", oom=oom)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == 4
+    how = "the kernel's out-of-memory killer" if oom == "true" else "SIGKILL"
+    assert f"D427 The engine was ended by {how}" in said
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        ("exit 1", "podman has no image registry.example/dsv41@sha256:0000"),
+        ("""echo '[{"Digest": "sha256:1"}]'""", "found sha256:1"),
+    ],
+)
+def test_another_image_than_the_plans_starts_nothing(tmp_path: Path, image: str, says: str) -> None:
+    process = rank_exec(tmp_path, alone(tmp_path), image=image)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert "D424" in said
+    assert says in said
+    assert started(tmp_path) == []
 
 
 @pytest.mark.parametrize("where", ["preflight", "engine"])
 def test_a_stop_ends_what_runs_and_starts_nothing(tmp_path: Path, where: str) -> None:
-    process = rank_exec(tmp_path, planned("tp3"), **{where: "exec sleep 60"})
+    process = rank_exec(tmp_path, alone(tmp_path), **{where: "exec sleep 60"})
     wanted = NAMES[: 1 + (where == "engine")]
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -122,12 +165,12 @@ def test_a_stop_ends_what_runs_and_starts_nothing(tmp_path: Path, where: str) ->
 
 
 def test_a_container_left_behind_is_removed_first(tmp_path: Path) -> None:
-    process = rank_exec(tmp_path, planned("tp3"))
+    process = rank_exec(tmp_path, alone(tmp_path))
     process.communicate(timeout=30)
     calls = [line.split()[:3] for line in (tmp_path / "podman.log").read_text().splitlines()]
     removals = [call for call in calls if call[0] == "rm"]
     assert removals == [["rm", "--force", name] for name in (NAMES[0],) * 2 + (NAMES[1],) * 2]
-    assert calls[0][0] == "rm"
+    assert [call[0] for call in calls[:2]] == ["image", "rm"]
 
 
 @pytest.mark.parametrize("name", ["tp3", "tp4-cycle"])

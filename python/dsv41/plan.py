@@ -27,8 +27,7 @@ __all__ = ["Item", "Plan", "Rank", "Step", "fingerprint", "parse", "plan"]
 SCHEMA = "dsv41.plan/1"
 TABLES = ("sps_table", "sts_table")
 LOCAL = "local"
-# fields that a Plan without such content does not carry
-_OPTIONAL = ("budget", "notes", "control", "version", "tables")
+_OPTIONAL = ("budget", "notes", "control", "version", "tables")  # left out where there is none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

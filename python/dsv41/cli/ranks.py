@@ -10,12 +10,17 @@ from dsv41.cli.talk import Talk
 from dsv41.run import node
 
 
-def execute(args: Namespace, _talk: Talk) -> int:
+def execute(args: Namespace, talk: Talk) -> int:
     """Run one rank of a Plan in the foreground."""
     from dsv41.run import rank  # noqa: PLC0415 - keeps the other commands light
 
     return rank.exec_rank(
-        run.read_plan(args.plan), args.rank, environ=os.environ, parent=args.parent
+        run.read_plan(args.plan),
+        args.rank,
+        environ=os.environ,
+        parent=args.parent,
+        say=talk.say,
+        given=rank.Given(plan_file=args.plan, control_key=args.control_key, lock_fd=args.lock_fd),
     )
 
 

@@ -63,6 +63,7 @@ CAUSES = (
         fix="pack the rows of that node again: dsv41 doctor --profile PROFILE --fleet FLEET "
         "prints the command",
         boot=False,
+        restart=False,
         reports=("P40",),
     ),
     Pattern(
@@ -87,6 +88,7 @@ CAUSES = (
         says="This engine does not know a flag: the image is another one than the profile was "
         "made for.",
         fix="pull the image that the profile was made for, by its digest, on every node",
+        restart=False,
         reports=("P49",),
     ),
     Pattern(

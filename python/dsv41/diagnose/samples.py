@@ -101,9 +101,11 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def judge_samples(samples: Sequence[Sample], *, bad_lines: int = 0) -> Verdict:
+def judge_samples(
+    samples: Sequence[Sample], *, bad_lines: int = 0, least_seconds: float = LEAST_SECONDS
+) -> Verdict:
     """The verdict on one window of samples, in order of time; the window is all of them."""
-    if samples and wedged(samples):
+    if samples and wedged(samples, least_seconds=least_seconds):
         word = "wedged"
     elif samples and _advanced(samples):
         word = "serving"
@@ -121,12 +123,12 @@ def judge_samples(samples: Sequence[Sample], *, bad_lines: int = 0) -> Verdict:
     )
 
 
-def wedged(samples: Sequence[Sample]) -> bool:
+def wedged(samples: Sequence[Sample], *, least_seconds: float = LEAST_SECONDS) -> bool:
     """Requests run, both counters stand, no prefill advances, at less than 30 W, all the time.
 
-    At least 5 samples over at least 40 s; a sample without power is no evidence.
+    At least 5 samples over at least `least_seconds`; a sample without power is no evidence.
     """
-    if len(samples) < LEAST_SAMPLES or samples[-1].t - samples[0].t < LEAST_SECONDS:
+    if len(samples) < LEAST_SAMPLES or samples[-1].t - samples[0].t < least_seconds:
         return False
     return not _advanced(samples) and all(
         s.running > 0
