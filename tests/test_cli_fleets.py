@@ -1,4 +1,4 @@
-"""`dsv41 serve --fleet`: the steps of every node, and the refusal to go further."""
+"""`dsv41 serve --fleet`: steps and refusals before any machine is touched; `connect`."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,11 @@ def fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return path
 
 
-def test_the_steps_of_a_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--profile", "tp3", "--fleet", str(fleet)]
+@pytest.mark.parametrize("profile", ["tp3", "local"])
+def test_the_steps_of_a_fleet(
+    fleet: Path, profile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--profile", profile, "--fleet", str(fleet)]
     assert main(["serve", *command, "--dry-run"]) == 0
     steps = capsys.readouterr().out.splitlines()
     assert main(["plan", *command, "--json"]) == 0
@@ -27,8 +30,30 @@ def test_the_steps_of_a_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["digest"] == planned["digest"]
 
 
-def test_a_fleet_is_not_served_yet(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--profile", "tp3", "--fleet", str(fleet), "--json"]) == 2
+def test_an_image_without_a_digest_is_refused(
+    fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--profile", "tp3", "--fleet", str(fleet), "--json"]) == 5
+    assert json.loads(capsys.readouterr().out)["code"] == "D180"
+
+
+@pytest.mark.parametrize("words", [["--accept", "D253"], ["--image", "x"], ["--skip-smoke"]])
+def test_what_only_a_fleet_has(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *words, "--json"]) == 2
     refused = json.loads(capsys.readouterr().out)
-    assert refused["code"] == "D002"
-    assert "dsv41 rank exec" in refused["fix"]
+    assert (refused["code"], words[0] in refused["says"]) == ("D107", True)
+
+
+def test_ready_text_for_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-secret\n")
+    url = "http://10.0.0.1:8888/v1"
+    words = ["connect", "--url", url, "--api-key-file", str(keys), "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["clients"]) == {"curl", "openai", "open-webui", "litellm", "prometheus"}
+    assert all("10.0.0.1:8888" in text for text in found["clients"].values())
+    assert str(keys) in found["clients"]["openai"]
+    assert "sk-secret" not in json.dumps(found)
+    compile(found["clients"]["openai"], "client.py", "exec")
+    assert main(["connect", "--json"]) == 2

@@ -51,7 +51,7 @@ def test_the_rows_of_one_rank(
 @pytest.mark.parametrize("rank", ["3", "-1"])
 def test_no_such_rank(plan_file: Path, rank: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused = packed(capsys, "--plan", str(plan_file), "--rank", rank, status=2)
-    assert refused["code"] == "D107"
+    assert refused["code"] == "D064"
     assert "ranks 0 to 2" in refused["says"]
 
 

@@ -70,6 +70,8 @@ def _need(right: object, says: str) -> None:
 
 def _ready(endpoint: Endpoint) -> str:
     status = endpoint.status("/ready")
+    if status == 404:  # vLLM has /health alone
+        status = endpoint.status("/health")
     _need(status, f"nobody answers at {endpoint.root}: is the service up? dsv41 status")
     _need(status == 200, f"/ready answers {status}: still starting, or no dsv41 at this address")
     return f"serves {_model(endpoint)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dsv41 import __version__
-from dsv41.cli import build_parser, data_parser, rank_parser
+from dsv41.cli import build_parser, data_parser, rank_parser, service_parser
 from dsv41.errors import UsageError
 
 DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
@@ -38,7 +38,10 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsv41 {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_service_verbs(verbs)
+    shared = service_parser.Shared(profile=_add_profile, state=_add_state, key=_add_key)
+    service_parser.add_serve(verbs, _verb, shared)
+    _add_plan(verbs)
+    service_parser.add_rest(verbs, _verb, shared)
     _add_data_verbs(verbs)
     build_parser.add(verbs, _verb)
     data_parser.add(verbs, _verb, state_dir=DEFAULT_STATE_DIR)
@@ -91,44 +94,6 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_service_verbs(verbs: Any) -> None:
-    serve = _verb(verbs, "serve", "fleets.serve", effect="changes hosts", says="Start the service.")
-    _add_profile(serve)
-    _add_key(serve)
-    serve.add_argument("--port", type=int, default=8888, metavar="N", help="default 8888")
-    serve.add_argument("--detach", action="store_true", help="return when the service is ready")
-    serve.add_argument("--dry-run", action="store_true", help="print the steps and do nothing")
-    serve.add_argument("--fleet", type=Path, metavar="F", help="with --dry-run: steps of a fleet")
-    _add_plan(verbs)
-    stop = _verb(verbs, "stop", "service.stop", effect="stops serving", says="Stop the service.")
-    status = _verb(verbs, "status", "service.status", effect="reads hosts", says="One line a rank.")
-    logs = _verb(
-        verbs, "logs", "service.logs", effect="reads hosts", says="Print the logs of the ranks."
-    )
-    for parser in (stop, status, logs):
-        parser.add_argument(
-            "--profile", default="local", choices=["local"], help="the profile served"
-        )
-        _add_state(parser)
-    stop.add_argument("--dry-run", action="store_true", help="say what would be stopped")
-    logs.add_argument("--rank", type=int, metavar="N", help="one rank only")
-    logs.add_argument("--lines", type=int, default=50, metavar="N", help="lines a rank, default 50")
-    logs.add_argument("--follow", action="store_true", help="go on until interrupted")
-    smoke = _verb(
-        verbs,
-        "smoke",
-        "service.smoke",
-        effect="reads hosts",
-        says="Ask questions with known answers.",
-    )
-    smoke.add_argument(
-        "--url", default="http://127.0.0.1:8888/v1", metavar="U", help="default %(default)s"
-    )
-    smoke.add_argument("--receipt", type=Path, metavar="FILE", help="where the receipt goes")
-    _add_key(smoke)
-    _add_state(smoke)
-
-
 def _add_plan(verbs: Any) -> None:
     plan = _verb(
         verbs, "plan", "planning.plan", effect="offline", says="Say what would run and if it fits."
@@ -166,6 +131,8 @@ def _add_data_verbs(verbs: Any) -> None:
         verbs, "pack", "packing.pack", effect="changes hosts", says="Pack each rank's Engram rows."
     )
     _add_profile(pack)
+    pack.add_argument("--fleet", type=Path, metavar="F", help="on every node of this fleet file")
+    pack.add_argument("--image", metavar="REF", help="with --fleet: the image, with its digest")
     pack.add_argument("--dry-run", action="store_true", help="print the files and write nothing")
     pack.add_argument("--plan", type=Path, metavar="FILE", help="pack for a rank of this Plan")
     pack.add_argument("--rank", type=int, metavar="N", help="with --plan: which rank")

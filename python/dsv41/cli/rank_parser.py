@@ -25,12 +25,19 @@ def add(
     start = verb(
         inner, "start", "ranks.start", effect="changes hosts", says="Start a rank and return."
     )
+    weights = verb(
+        inner,
+        "weights",
+        "packing.weights",
+        effect="changes hosts",
+        says="Make the checkpoint of a rank's node in its image (profile local).",
+    )
     look = verb(inner, "look", "ranks.look", effect="reads hosts", says="Say how a rank is.")
     stop = verb(
         inner, "stop", "ranks.stop", effect="stops serving", says="Stop the ranks of a folder."
     )
     state_dir(stop)
-    for parser in (execute, start, look):
+    for parser in (execute, start, look, weights):
         parser.add_argument("--rank", type=int, required=True, metavar="N")
     for parser in (execute, start):
         parser.add_argument(
@@ -44,5 +51,5 @@ def add(
         says="Run all ranks of a Plan.",
     )
     supervise.add_argument("--lock-fd", type=int, required=True, metavar="FD")
-    for parser in (execute, start, look, supervise):
+    for parser in (execute, start, look, weights, supervise):
         parser.add_argument("--plan", type=Path, required=True, metavar="FILE")

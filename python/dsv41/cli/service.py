@@ -9,6 +9,7 @@ from typing import Any
 
 from dsv41 import host, observe, run
 from dsv41.api import Endpoint
+from dsv41.cli import crews
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed
 from dsv41.plan import Plan
@@ -18,6 +19,8 @@ REFRESH = 0.2  # seconds between two looks at the logs
 
 def stop(args: Namespace, talk: Talk) -> int:
     """Stop the service; nothing to stop is fine."""
+    if args.fleet is not None:
+        return crews.stop(args, talk)
     state = run.RunDir.of(args.state_dir)
     pid = state.supervisor()
     if args.dry_run:
@@ -33,6 +36,8 @@ def stop(args: Namespace, talk: Talk) -> int:
 
 def status(args: Namespace, talk: Talk) -> int:
     """One line a rank, from evidence: the lock, the processes, the endpoint; 1 unless it serves."""
+    if args.fleet is not None:
+        return crews.status(args, talk)
     found = observe.look(run.RunDir.of(args.state_dir))
     if args.json:
         talk.document("status", **found)
@@ -46,6 +51,8 @@ def status(args: Namespace, talk: Talk) -> int:
 
 def logs(args: Namespace, talk: Talk) -> int:
     """Print the end of each rank's log, and go on with --follow."""
+    if args.fleet is not None:
+        return crews.logs(args, talk)
     state = run.RunDir.of(args.state_dir)
     plan = state.plan()
     ranks = observe.check_rank(plan, args.rank)
@@ -63,22 +70,28 @@ def logs(args: Namespace, talk: Talk) -> int:
 
 def smoke(args: Namespace, talk: Talk) -> int:
     """Ask questions with known answers, print a line a step, write a receipt."""
-    from dsv41 import smoke as ladder  # noqa: PLC0415 - keeps the other commands light
-
+    if args.fleet is not None:
+        return crews.smoke(args, talk)
     key = None
     if args.api_key_file is not None:
         from dsv41.local.http import keys  # noqa: PLC0415 - only there with the local engine
 
         key = keys.read_keys(args.api_key_file).bearer()
+    return climb(Endpoint(url=args.url, key=key), args, talk)
+
+
+def climb(endpoint: Endpoint, args: Namespace, talk: Talk) -> int:
+    """Go up the ladder, a line a step, and write a receipt; 1 when a step failed."""
+    from dsv41 import smoke as ladder  # noqa: PLC0415 - keeps the other commands light
+
     started = host.utc_now()
     steps = []
-    for step in ladder.climb(Endpoint(url=args.url, key=key)):
+    for step in ladder.climb(endpoint):
         steps.append(step)
         if not args.json:
-            mark = "ok" if step["ok"] else "FAIL"
-            talk.put(f"{mark:4}  {step['name']:12} {step['seconds']:6.2f} s  {step['says']}")
+            talk.put(step_line(step))
     passed = all(step["ok"] for step in steps)
-    result = {"status": "ok" if passed else "fail", "url": args.url, "steps": steps}
+    result = {"status": "ok" if passed else "fail", "url": endpoint.url, "steps": steps}
     receipt = _write_receipt(args, result, started=started)
     talk.say(f"receipt: {receipt}")
     if args.json:
@@ -86,12 +99,18 @@ def smoke(args: Namespace, talk: Talk) -> int:
     return 0 if passed else CheckFailed.exit_status
 
 
+def step_line(step: dict[str, Any]) -> str:
+    """A step of the ladder in a line."""
+    mark = "ok" if step["ok"] else "FAIL"
+    return f"{mark:4}  {step['name']:12} {step['seconds']:6.2f} s  {step['says']}"
+
+
 def _write_receipt(args: Namespace, result: dict[str, Any], *, started: str) -> Path:
     name = f"smoke-{started.replace(':', '')}.json"
     path: Path = args.receipt or host.unused(args.state_dir / "receipts" / name)
     host.make_folder(path.absolute().parent)
     return host.write_receipt(
-        path, command=f"dsv41 smoke --url {args.url}", started=started, result=result
+        path, command=f"dsv41 smoke --url {result['url']}", started=started, result=result
     )
 
 

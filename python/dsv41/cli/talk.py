@@ -6,9 +6,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from dsv41.errors import Error
@@ -58,6 +58,19 @@ class Talk:
             progress.add_task(what)
             yield
 
+    @contextmanager
+    def board(self) -> Iterator[Board]:
+        """Lines that change in place on a terminal; elsewhere each change is a line."""
+        if not self.words.isatty():
+            yield Board(talk=self)
+            return
+        from rich.console import Console  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415
+
+        console = Console(file=self.words, no_color=not self.color)
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            yield Board(talk=self, live=live)
+
     def log(self, line: str) -> None:
         """A line of another program's log, without its control codes."""
         print(_CONTROL.sub("", line.rstrip("\n"))[:_LONGEST_LINE], file=self.words, flush=True)
@@ -84,3 +97,24 @@ class Talk:
         if error.fix:
             self.say(f"  fix: {error.fix}")
         self.say(f"  more: dsv41 explain {error.code}")
+
+
+@dataclass(kw_only=True, slots=True)
+class Board:
+    """Lines in fixed places: `show` gets what each says, and the same with the time beside it."""
+
+    talk: Talk
+    live: Any = None
+    shown: dict[int, str] = field(default_factory=dict)
+
+    def show(self, says: Sequence[str], timed: Sequence[str]) -> None:
+        """Draw all lines anew on a terminal; elsewhere say those that changed."""
+        if self.live is not None:
+            from rich.text import Text  # noqa: PLC0415
+
+            self.live.update(Text("\n".join(timed)))
+            return
+        for place, line in enumerate(says):
+            if self.shown.get(place) != line:
+                self.shown[place] = line
+                self.talk.say(line)

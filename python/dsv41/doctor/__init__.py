@@ -17,7 +17,7 @@ from dsv41.diagnose import Expect
 from dsv41.doctor.bundle import Bundle, Capture, Run, collect, read
 from dsv41.doctor.cabling import Cable, End, find_cables
 from dsv41.doctor.check import AGAIN, Case, Check, run
-from dsv41.doctor.checks import CHECKS, NOT_PROBED, answered
+from dsv41.doctor.checks import CHECKS, NOT_PROBED, answered, checks_for, probes_for
 from dsv41.doctor.history import findings as of_engine_log
 from dsv41.doctor.probes import PROBES, Probe, commands
 from dsv41.finding import Finding, ranked, worst
@@ -39,6 +39,7 @@ __all__ = [
     "collect",
     "commands",
     "judge",
+    "probes_for",
     "read",
 ]
 
@@ -96,7 +97,10 @@ def judge(bundle: Bundle, fleet: Fleet, expect: Expect) -> Report:
         Case(fleet=fleet, expect=expect, rank=rank, capture=bundle.of(node.name))
         for rank, node in enumerate(fleet.nodes)
     )
-    findings = (*_whole(bundle, cases), *_checked(cases), *_history(cases))
+    asked = checks_for(expect.engine)
+    findings = [*_whole(bundle, cases), *_checked(asked, cases)]
+    if asked is CHECKS:
+        findings += _history(cases)
     return Report(findings=ranked(findings), cables=find_cables(cases))
 
 
@@ -125,8 +129,8 @@ def _whole(bundle: Bundle, cases: tuple[Case, ...]) -> Iterator[Finding]:
         yield Finding(code="D202", level="info", says=f"{name} is no node of this fleet.")
 
 
-def _checked(cases: tuple[Case, ...]) -> Iterator[Finding]:
-    for check in CHECKS:
+def _checked(checks: tuple[Check, ...], cases: tuple[Case, ...]) -> Iterator[Finding]:
+    for check in checks:
         yield from run(check, cases)
 
 

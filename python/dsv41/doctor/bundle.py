@@ -93,12 +93,13 @@ def _text(path: Path) -> tuple[str | None, str]:
         return None, f"{path.name}: {error.strerror}"
 
 
-def collect(run: Run, fleet: Fleet, out_dir: Path) -> None:
+def collect(run: Run, fleet: Fleet, out_dir: Path, *, probes: frozenset[str] | None = None) -> None:
     """Capture every probe of every node into `out_dir`/NODE/PROBE.txt, or .err with the reason.
 
     `run(node, command)` gives exit status, output and errors of a shell command on a node; it
     raises Unreachable or OSError when the node does not answer, which ends the asking of that node.
-    What an earlier capture left of a probe is removed, so that nothing old counts as evidence.
+    With `probes` only these are asked. What an earlier capture left of a probe is removed, so that
+    nothing old counts as evidence.
     """
     for rank, node in enumerate(fleet.nodes):
         if Path(node.name).name != node.name:
@@ -106,10 +107,11 @@ def collect(run: Run, fleet: Fleet, out_dir: Path) -> None:
         folder = out_dir / node.name
         folder.mkdir(parents=True, exist_ok=True)
         gone = ""
-        for name, command in commands(fleet, rank).items():
+        asked = commands(fleet, rank)
+        for name in asked if probes is None else [name for name in asked if name in probes]:
             text, said = None, gone
             if not gone:
-                text, said, gone = _ask(run, node, command)
+                text, said, gone = _ask(run, node, asked[name])
             _write(folder, name, text, said)
         (folder / _GONE).unlink(missing_ok=True)
         if gone:

@@ -35,6 +35,26 @@ CHECKS: tuple[Check, ...] = (
     *history.CHECKS,
 )
 
+_CPU_ENGINES = ("local",)
+# those that also hold for an engine without GPU and fabric: who meets where, and with which keys
+WITHOUT_GPU = frozenset({"D240", "D241", "D262"})
+
+
+def checks_for(engine: str) -> tuple[Check, ...]:
+    """The checks that make sense where an engine runs."""
+    if engine not in _CPU_ENGINES:
+        return CHECKS
+    return tuple(check for check in CHECKS if check.code in WITHOUT_GPU)
+
+
+def probes_for(engine: str) -> frozenset[str] | None:
+    """The probes that those checks read; None for all."""
+    asked = checks_for(engine)
+    if asked is CHECKS:
+        return None
+    return frozenset(probe for check in asked for probe in (*check.probes, "key-file"))
+
+
 # user reports of sections A1 to A3 that no capture of a node can show, and why
 NOT_PROBED = {
     "P08": "the size of /dev/shm is an option of the container: the Plan sets it, 16 GiB at most",

@@ -164,7 +164,7 @@ class Crew:
         """Folders, Plan and control key to every node; a failure is fatal."""
 
         def one(rank: int, host: Host) -> None:
-            host.ask(["mkdir", "-p", *_folders(self.fleet, plan, rank)], sudo=True)
+            host.ask(["mkdir", "-p", *folders(self.fleet, plan, rank)], sudo=True)
             host.put(key, str(self.run.control_key), mode=0o600, sudo=True)
             host.put(plan.to_json().encode(), str(self.run.plan_file), sudo=True)
 
@@ -199,10 +199,40 @@ class Crew:
             lines.close()  # type: ignore[attr-defined]
 
 
-def _folders(fleet: Fleet, plan: Plan, rank: int) -> list[str]:
+def folders(fleet: Fleet, plan: Plan, rank: int) -> list[str]:
     """Folders that a rank's mounts and files need; the checkpoint's may be a share, and stays."""
     node = fleet.nodes[rank]
     sources = [mount.split(":")[0] for mount in plan.ranks[rank].mounts]
     below = re.compile(rf"{re.escape(fleet.cache_dir)}/[0-9a-f]{{16}}")
     caches = [source for source in sources if below.fullmatch(source)]
     return [str(RunDir.of(fleet.state_dir).path), node.rows_dir, node.model_dir, *caches]
+
+
+def streamed(crew: Crew, host: Host, *words: str, heard: Callable[[str], object]) -> int:
+    """Run one of our verbs on a node, hand on its lines as they come; its exit status.
+
+    Unreachable D068 when the connection ends before the command does.
+    """
+    script = '"$@"; echo "dsv41-exit $?"'
+    last = ""
+    for line in host.follow(["sh", "-c", script, "sh", *crew.words(*words)], sudo=True):
+        found = re.fullmatch(r"dsv41-exit (\d+)", line)
+        if found:
+            return int(found[1])
+        last = line
+        heard(line)
+    raise Unreachable(
+        "D068",
+        f"{host.name} ({host.destination}) went away: {last or 'it said nothing'}.",
+        fix=f"{host.shell()} true, then the same command again: it goes on from there",
+    )
+
+
+def failed(host: Host, what: str, status: int, last: str) -> Error:
+    """The error of a verb that ended with `status` on a node, of the same kind as there."""
+    kind = _KINDS.get(status, CheckFailed)
+    return kind(
+        "D434",
+        f"{host.name}: {what} ended with {status}: {last or 'it gave no reason'}.",
+        fix="mend what the lines above say, then run the same command again: it goes on",
+    )

@@ -1,0 +1,95 @@
+"""`dsv41 connect`: what to paste into a client. Keys are named by their file, never shown."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from dsv41.cli import crews
+from dsv41.cli.service_parser import CLIENTS
+from dsv41.errors import UsageError
+
+if TYPE_CHECKING:
+    from dsv41.cli.talk import Talk
+
+MODEL = "deepseek-v4.1-flash"
+_TEXTS = {
+    "curl": """\
+curl {url}/chat/completions{curl_key} \\
+  -H 'Content-Type: application/json' \\
+  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+""",
+    "openai": """\
+from pathlib import Path
+from openai import OpenAI
+
+client = OpenAI(base_url="{url}", api_key={python_key})
+answer = client.chat.completions.create(
+    model="{model}", messages=[{{"role": "user", "content": "Hello"}}]
+)
+print(answer.choices[0].message.content)
+""",
+    "open-webui": """\
+# environment of Open WebUI; after its first start these live in its own settings
+OPENAI_API_BASE_URL={url}
+OPENAI_API_KEY={shell_key}
+ENABLE_OLLAMA_API=False
+""",
+    "litellm": """\
+# config.yaml of LiteLLM; start it with DSV41_API_KEY={shell_key}
+model_list:
+  - model_name: {model}
+    litellm_params:
+      model: openai/{model}
+      api_base: {url}
+      api_key: os.environ/DSV41_API_KEY
+""",
+    "prometheus": """\
+# prometheus.yml; SGLang serves /metrics when the profile's knob `metrics` is on
+scrape_configs:
+  - job_name: dsv41
+    static_configs:
+      - targets: ["{target}"]
+""",
+}
+
+
+def connect(args: Namespace, talk: Talk) -> int:
+    """Print ready text for one client or all of them."""
+    url, keys = _endpoint(args)
+    first = f"$(head -n 1 {keys})"
+    values = {
+        "url": url,
+        "model": MODEL,
+        "target": url.split("://", 1)[-1].removesuffix("/v1"),
+        "curl_key": f' -H "Authorization: Bearer {first}"' if keys else "",
+        "python_key": f'Path("{keys}").read_text().split()[0]' if keys else '"none"',
+        "shell_key": f'"{first}"' if keys else "none",
+    }
+    chosen = [args.client] if args.client else list(CLIENTS)
+    texts = {name: _TEXTS[name].format(**values) for name in chosen}
+    if args.json:
+        talk.document("connect", url=url, model=MODEL, api_key_file=keys, clients=texts)
+        return 0
+    for name, text in texts.items():
+        if len(texts) > 1:
+            talk.put(f"## {name}")
+        talk.put(text)
+    if keys and args.fleet:
+        talk.say(f"the keys are in {keys} on the head; give each client a copy, mode 0600")
+    return 0
+
+
+def _endpoint(args: Namespace) -> tuple[str, str | None]:
+    """URL and key file: of --url, or of the Plan that the head of --fleet has."""
+    if (args.url is None) == (args.fleet is None):
+        raise UsageError(
+            "D107",
+            "connect takes --url U or --fleet F, one of the two.",
+            fix="dsv41 connect --fleet fleet.toml",
+        )
+    if args.url is not None:
+        return args.url.rstrip("/"), args.api_key_file and str(args.api_key_file)
+    with crews.crew_of(args.fleet) as crew:
+        plan = crews.plan_of(crew)
+    return plan.url, plan.api_key_file
