@@ -70,7 +70,7 @@ def test_balanced_padding_leaves_no_rank_empty() -> None:
     ("name", "change"),
     [
         ("tp3", {"prefill_sp": True}),
-        ("tp3", {"wo_a_w8": True}),
+        ("tp3", {"hc_fused": True}),
         ("tp4", {"roce_allreduce": True}),
         ("tp4", {"moe_b12x": True}),
         ("tp4", {"fast_load": True}),

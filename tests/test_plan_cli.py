@@ -68,7 +68,7 @@ def test_in_words(run: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None
         "  NCCL_IB_HCA=rocep1s0f0,rocep1s0f1",
         "step rank-0 on spark1 [changes hosts]: dsv41 rank exec --plan",
         "note D121 [warn] Tight",
-        "omitted wo_a_w8: no adapter yet",
+        "omitted serial_load: no adapter yet",
         "chunk = 768  [profiles/tp3.toml]\n    14 B x chunk x prefix",
     ):
         assert words in out, words

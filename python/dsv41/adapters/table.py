@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsv41.adapters.adapter import Adapter
 from dsv41.adapters.sglang import (
     api_keys,
+    draft_head_fp8,
     draft_tau,
     engram_nvme,
     engram_prefetch,
@@ -13,9 +14,11 @@ from dsv41.adapters.sglang import (
     mxfp8_b12x,
     prefill_empty_cache,
     scale_repair,
+    shared_pad_k,
     thinking_alias,
     tp_pad,
     verify_cap,
+    wo_a_w8,
 )
 from dsv41.adapters.vllm import api_keys as vllm_keys
 from dsv41.adapters.vllm import engram_nvme as vllm_rows
@@ -25,11 +28,14 @@ SGLANG: tuple[Adapter, ...] = (
     engram_nvme.ADAPTER,
     engram_prefetch.ADAPTER,
     tp_pad.ADAPTER,
+    shared_pad_k.ADAPTER,
     scale_repair.ADAPTER,
     mxfp8_b12x.ADAPTER,
     prefill_empty_cache.ADAPTER,
     verify_cap.ADAPTER,
     draft_tau.ADAPTER,
+    draft_head_fp8.ADAPTER,
+    wo_a_w8.ADAPTER,
     loop_stop.ADAPTER,
     image_text.ADAPTER,
     thinking_alias.ADAPTER,

@@ -78,6 +78,9 @@ _TREES = (
             **_NCCL,
             "verify_cap": ADAPTER,
             "draft_tau": ADAPTER,
+            "wo_a_w8": ADAPTER,
+            "draft_head_fp8": ADAPTER,
+            "shared_pad_k": ADAPTER,
             "block_verify": FLAG,  # --speculative-use-block-verification
             "bounded_indexer": FLAG,  # sglang #40217, a default
             "decoder_replay": FLAG,
