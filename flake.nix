@@ -49,6 +49,7 @@
             inherit (inputs) bases;
             pins = import ./nix/pins.nix { inherit pkgs inputs; };
             poetry2nix = import poetry2nix { inherit pkgs; };
+            nccl = (scope "aarch64-linux").packages.nccl-sparkring;
           };
         };
       each = f: lib.genAttrs systems (system: f (scope system));

@@ -17,8 +17,21 @@ from nix_images import CONFIG, MARKS, NIX, ROOT
 
 pytestmark = MARKS
 
-# small ones: pure, and of a stable ABI with a set of three platforms
-WHEELS = ("annotated-doc", "psutil")
+# the smallest of each pattern of tags, 5.5 MB in all: pip must be asked for each as the lock has it
+WHEELS = (
+    "nest-asyncio",  # py3-none-any
+    "cuda-toolkit",  # py2.py3-none-any
+    "interegular",  # py37-none-any
+    "multiprocess",  # py311-none-any
+    "humming-kernels",  # py3-none-PLATFORM
+    "nvidia-cuda-profiler-api",  # py3-none-, a set of platforms
+    "soundfile",  # py2.py3-none-PLATFORM
+    "py-spy",  # py2.py3-none-, a set
+    "cuda-tile",  # cp311-cp311-PLATFORM
+    "markupsafe",  # cp311-cp311-, a set
+    "protobuf",  # abi3, one platform
+    "psutil",  # abi3, a set
+)
 DEB = "libnuma1"
 SITE = sysconfig.get_path("purelib")
 UNREACHED = (

@@ -129,7 +129,7 @@ def test_both_systems_have_images_of_both_machines() -> None:
     )
     found = json.loads(done.stdout)
     assert (found["here"], found["there"], found["recipe"]) == ("amd64", "arm64", "arm64")
-    assert len(found["all"]) == 3
+    assert len(found["all"]) == 7
 
 
 def test_a_base_that_is_not_pinned_names_the_command() -> None:
@@ -227,7 +227,7 @@ def test_a_listed_hash_that_is_wrong_is_refused(tmp_path: Path) -> None:
 
 
 def test_digests_are_listed_where_they_are_known(tmp_path: Path) -> None:
-    """`make digests`, on the synthetic base: the recipe's images have one, the others not yet."""
+    """`make digests`, on the synthetic base: a ring's images wait for the patched NCCL."""
     listed = tmp_path / "digests.json"
     shutil.copy(ROOT / "nix" / "images" / "digests.json", listed)
 
@@ -248,9 +248,10 @@ def test_digests_are_listed_where_they_are_known(tmp_path: Path) -> None:
 
     assert digests().returncode == 0
     images = json.loads(listed.read_text())["images"]
-    assert {name for name, digest in images.items() if digest} == {"tp3-recipe", "tp4-recipe"}
+    known = {"tp3", "tp4", "tp3-recipe", "tp4-recipe"}
+    assert {name for name, digest in images.items() if digest} == known
     assert images["tp3-recipe"] == built("image-tp3-recipe.digest").read_text().strip()
-    assert set(digests_known(listed)) == {"tp3-recipe", "tp4-recipe"}
+    assert set(digests_known(listed)) == known
     assert digests("--check").returncode == 0
     listed.write_text(listed.read_text().replace(images["tp3-recipe"], f"sha256:{'0' * 64}"))
     stale = digests("--check")

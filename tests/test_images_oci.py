@@ -160,8 +160,10 @@ def test_the_layout_is_one_of_links(tmp_path: Path) -> None:
     assert len([path for path in blobs if path.is_symlink()]) == 3
 
 
-def test_measured_layers_are_listed_by_hash_and_size(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(b"abc")
-    assert oci_image.measure([f"root={tmp_path / 't'}"]) == {
-        "root": {"diff_id": sha256(b"abc"), "size": 3}
+def test_measured_layers_are_listed_together(tmp_path: Path) -> None:
+    for name, size in (("a", 3), ("b", 4)):
+        (tmp_path / name).write_text(json.dumps({"diff_id": sha256(b"abc"), "size": size}))
+    assert oci_image.listing([f"root={tmp_path / 'a'}", f"torch={tmp_path / 'b'}"]) == {
+        "root": {"diff_id": sha256(b"abc"), "size": 3},
+        "torch": {"diff_id": sha256(b"abc"), "size": 4},
     }

@@ -1,19 +1,23 @@
-# Our images. `bases` is the flake input with base manifests, `sources` the package of that name.
+# Our images. `bases` is the flake input with base manifests, `sources` the package of that name,
+# `nccl` the package nccl-sparkring for arm64, whatever machine builds the images.
 {
   pkgs,
   bases,
   sources,
+  nccl,
 }:
 let
   inherit (pkgs) lib;
   machinery = import ./machinery.nix { inherit lib pkgs bases; };
   packages = import ./packages.nix { inherit lib pkgs machinery; };
   ours = import ./ours.nix { inherit lib machinery; };
+  debian = import ./debian.nix { inherit packages; };
   local = import ./local.nix {
     inherit
       lib
       machinery
       packages
+      debian
       ours
       ;
   };
@@ -33,5 +37,15 @@ in
     packages
     ours
     sources
+    ;
+}
+// import ./engine/images.nix {
+  inherit
+    lib
+    machinery
+    packages
+    debian
+    ours
+    nccl
     ;
 }

@@ -3,52 +3,13 @@
   lib,
   machinery,
   packages,
+  debian,
   ours,
 }:
 let
   prefix = "opt/dsv41";
   site = "${prefix}/lib/python3.11/site-packages";
   listed = lib.importJSON ./local/layers.json;
-
-  link = to: target: {
-    type = "link";
-    inherit to target;
-  };
-  file = to: text: {
-    type = "file";
-    inherit to text;
-  };
-
-  # what maintainer scripts would make, which never run here
-  made = [
-    (link "bin" "usr/bin")
-    (link "sbin" "usr/sbin")
-    (link "lib" "usr/lib")
-    (link "lib64" "usr/lib64")
-    (file "etc/passwd" ''
-      root:x:0:0:root:/root:/bin/sh
-      nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-    '')
-    (file "etc/group" ''
-      root:x:0:
-      nogroup:x:65534:
-    '')
-    {
-      type = "dir";
-      to = "cache";
-      mode = "1777";
-    }
-  ];
-  # a virtual environment: .pth files of site-packages count, and /usr's packages do not
-  environment = [
-    (link "${prefix}/bin/python" "/usr/bin/python3.11")
-    (link "${prefix}/bin/python3" "python")
-    (file "${prefix}/pyvenv.cfg" ''
-      home = /usr/bin
-      include-system-site-packages = false
-      version = 3.11
-    '')
-  ];
 
   layersOf =
     arch:
@@ -68,20 +29,9 @@ let
         };
     in
     [
-      (layer "root" (
-        packages.debs {
-          lock = lock "debs";
-          # the licenses in usr/share/doc stay
-          exclude = [
-            "usr/share/info"
-            "usr/share/locale"
-            "usr/share/man"
-          ];
-        }
-        ++ made
-      ))
+      (layer "root" (debian.root (lock "debs")))
       (layer "torch" (wheels (p: p.name == "torch")))
-      (layer "python" (wheels (p: p.name != "torch") ++ environment))
+      (layer "python" (wheels (p: p.name != "torch") ++ debian.environment prefix))
     ];
 
   build =

@@ -121,13 +121,15 @@ let
 
   # A layer from its sources (tools/layer_sources.py). `listed` = {diff_id, size} makes it an object
   # with that hash, which need not be there to know the image's digest. The name carries the hash of
-  # the sources: an old layer of the store is then never taken for a new one.
+  # the sources: an old layer of the store is then never taken for a new one. `replaces` names the
+  # paths of lower layers that it may cover.
   layer =
     {
       name,
       sources,
       rules ? { },
       listed ? null,
+      replaces ? [ ],
     }:
     let
       spec = builtins.toJSON { inherit sources rules; };
@@ -137,10 +139,9 @@ let
         passAsFile = [ "spec" ];
       };
       script = ''${python} ${./tools}/build_layer.py "$specPath" "$out"'';
-      free = runCommand named attrs script;
       blob =
         if listed == null then
-          free
+          runCommand named attrs script
         else
           fixed {
             name = named;
@@ -151,18 +152,23 @@ let
     {
       inherit
         name
+        named
         blob
-        free
         listed
+        replaces
         ;
+      # its hash and size by writing it to nowhere: the large ones need no second place on the disk
+      measured = runCommand "measured-${named}" attrs ''
+        ${python} ${./tools}/build_layer.py --measure "$specPath" "$out"
+      '';
     };
 
   # What a layers.json must say of these layers: scripts/image-layers.sh writes it.
   measured =
     layers:
     runCommand "layers.json" { } ''
-      ${python} ${./tools}/oci_image.py measure "$out" ${
-        lib.concatMapStringsSep " " (l: "${l.name}=${l.free}") layers
+      ${python} ${./tools}/oci_image.py list "$out" ${
+        lib.concatMapStringsSep " " (l: "${l.name}=${l.measured}") layers
       }
     '';
 
@@ -203,6 +209,7 @@ let
           layers = map (l: {
             comment = l.name;
             blob = if l.listed == null || blobs then "${l.blob}" else null;
+            inherit (l) replaces;
             diff_id = l.listed.diff_id or null;
             size = l.listed.size or null;
           }) layers;
@@ -225,11 +232,12 @@ let
             passAsFile = [ "spec" ];
           }
           ''
+            ${lib.optionalString blobs ''${python} ${./tools}/stacked.py "$specPath"''}
             ${python} ${./tools}/oci_image.py ${what} "$specPath" "$out"
           '';
     in
     lazily "image-${name}" (made "layout" true) {
-      inherit arch layers;
+      inherit arch layers config;
       # the same digest without the layers, for whoever only has to name the image
       digest = made "digest" false;
     };

@@ -4,6 +4,8 @@
   bases,
   pins,
   poetry2nix,
+  # nccl-sparkring for the machines of our images
+  nccl,
 }:
 let
   inherit (pkgs) callPackage;
@@ -21,7 +23,7 @@ let
     sources = callPackage ./sources.nix { inherit pins; };
     nccl-sparkring = callPackage ./nccl-sparkring.nix { inherit pins; };
     images = import ../images {
-      inherit pkgs bases;
+      inherit pkgs bases nccl;
       inherit (packages) sources;
     };
     # with what the tests need; for checks and the shell

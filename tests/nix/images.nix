@@ -8,5 +8,17 @@
 let
   lib = import ./hostpkgs/lib.nix;
   pkgs = import ./hostpkgs { inherit lib system; };
+  # CUDA cannot be had here: what nccl-sparkring is without it
+  nccl = pkgs.callPackage ../../nix/packages/nccl-sparkring.nix {
+    config.allowUnfree = false;
+    pins = null;
+  };
 in
-import ../../nix/images { inherit pkgs bases sources; }
+import ../../nix/images {
+  inherit
+    pkgs
+    bases
+    sources
+    nccl
+    ;
+}

@@ -10,8 +10,6 @@ in
 rec {
   wheelLocks = lib.genAttrs engines (name: lib.importJSON (./. + "/wheels-${name}-arm64.json"));
   debLock = lib.importJSON ./debs-arm64.json;
-  # a path that two wheels bring -> the distribution that has it, or null: left out
-  collisions = lib.importJSON ./collisions.json;
 
   # package name -> derivation
   wheels = lib.mapAttrs (_: lock: named (packages.wheel lock.python) lock.wheels) wheelLocks;

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from empty_library import MACHINES, empty_library, machine_of
 from tar_layer import OPAQUE, Bytes, Entry, Refused, Span, Zipped, readable
 
 # folders of the root that Debian keeps below /usr ("merged /usr"); packages may name either
@@ -36,13 +37,16 @@ def read(source: Mapping[str, Any], *, scratch: Path) -> Iterator[Entry]:
     """
     known = {
         "deb": lambda: debian(Path(source["path"]), source.get("exclude", ()), scratch=scratch),
-        "wheel": lambda: wheel(Path(source["path"]), source["file"], prefix=source["prefix"],
-                               site=source["site"]),
+        "wheel": lambda: _only(source, wheel(Path(source["path"]), source["file"],
+                                             prefix=source["prefix"], site=source["site"])),
         "tree": lambda: tree(Path(source["path"]), source["to"], owner=source["owner"]),
         "file": lambda: _file(source),
         "link": lambda: _link(source),
         "dir": lambda: _folder(source),
         "replace": lambda: _replace(source),
+        "copy": lambda: _copy(source),
+        "empty library": lambda: _empty_library(source),
+        "certificates": lambda: _certificates(source, scratch=scratch),
     }  # fmt: skip
     yield from known[source["type"]]()
 
@@ -60,6 +64,52 @@ def _link(source: Mapping[str, Any]) -> Iterator[Entry]:
 def _folder(source: Mapping[str, Any]) -> Iterator[Entry]:
     mode = int(source.get("mode", "755"), 8)
     yield Entry(path=source["to"], kind="dir", owner="the image", mode=mode)
+
+
+def _only(source: Mapping[str, Any], entries: Iterator[Entry]) -> Iterator[Entry]:
+    """All of a wheel, or the paths that `only` lists; Refused D184 where it lacks one."""
+    wanted = set(source.get("only", ()))
+    found = 0
+    for entry in entries:
+        if not wanted or entry.path in wanted:
+            found += 1
+            yield entry
+    if found < len(wanted):
+        raise Refused(f"D184 {source['file']} does not have all of {', '.join(sorted(wanted))}.")
+
+
+def _copy(source: Mapping[str, Any]) -> Iterator[Entry]:
+    """One library of the builder's; Refused D184 when it is not for the machine of the image."""
+    path, wanted = Path(source["path"]), source["machine"]
+    with path.open("rb") as file:
+        machine = machine_of(file.read(20))
+    if machine != MACHINES[wanted]:
+        raise Refused(
+            f"D184 {source['to']} of {source['owner']} is no library for {wanted}: its ELF header "
+            f"has machine {machine}, expected {MACHINES[wanted]}."
+        )
+    data = Span(path=path, size=path.stat().st_size)
+    yield Entry(path=source["to"], kind="file", owner=source["owner"], mode=0o644, data=data)
+
+
+def _empty_library(source: Mapping[str, Any]) -> Iterator[Entry]:
+    data = Bytes(content=empty_library(source["soname"], machine=source["machine"]))
+    yield Entry(path=source["to"], kind="file", owner="the image", data=data)
+
+
+def _certificates(source: Mapping[str, Any], *, scratch: Path) -> Iterator[Entry]:
+    """What update-ca-certificates would write: all certificates of the package in one file."""
+    folder = "usr/share/ca-certificates/"
+    entries = sorted(debian(Path(source["path"]), scratch=scratch), key=lambda e: e.path)
+    content = b"".join(
+        chunk
+        for entry in entries
+        if entry.path.startswith(folder) and entry.path.endswith(".crt")
+        for chunk in entry.data.chunks()
+    )
+    if not content:
+        raise Refused(f"D184 {Path(source['path']).name} has no certificate in {folder}.")
+    yield Entry(path=source["to"], kind="file", owner="the image", data=Bytes(content=content))
 
 
 def _replace(source: Mapping[str, Any]) -> Iterator[Entry]:

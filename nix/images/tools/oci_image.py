@@ -2,7 +2,7 @@
 
     python oci_image.py digest SPEC.json OUT     the manifest's digest, one line
     python oci_image.py layout SPEC.json OUT     an OCI image layout whose blobs are links
-    python oci_image.py measure OUT NAME=FILE... diff_id and size of layers, as JSON
+    python oci_image.py list OUT NAME=FILE...    what build_layer.py measured, as one JSON
 
 SPEC (written by oci.nix):
     name, arch, os         what the image is called, and for which machine it is
@@ -133,13 +133,10 @@ def _digest_of_file(path: Path) -> str:
     return "sha256:" + digest.hexdigest()
 
 
-def measure(names: list[str]) -> dict[str, dict[str, Any]]:
-    """`NAME=FILE` -> the digest and size that list the layer."""
+def listing(names: list[str]) -> dict[str, dict[str, Any]]:
+    """`NAME=FILE` -> diff_id and size of the layer, by `build_layer.py --measure` into FILE."""
     files = {name: Path(file) for name, file in (word.split("=", 1) for word in names)}
-    return {
-        name: {"diff_id": _digest_of_file(file), "size": file.stat().st_size}
-        for name, file in files.items()
-    }
+    return {name: json.loads(file.read_text()) for name, file in files.items()}
 
 
 def _renamed(layer: Mapping[str, Any], reference: str) -> dict[str, Any]:
@@ -226,8 +223,8 @@ def write_layout(image: Image, out: Path) -> None:
 def main() -> int:
     """Do what is asked."""
     what, *words = sys.argv[1:]
-    if what == "measure":
-        Path(words[0]).write_text(json.dumps(measure(words[1:]), indent=2) + "\n")
+    if what == "list":
+        Path(words[0]).write_text(json.dumps(listing(words[1:]), indent=2) + "\n")
         return 0
     spec, out = words
     try:

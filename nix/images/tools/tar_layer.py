@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal, Protocol
 
 MTIME = 1  # SOURCE_DATE_EPOCH=1: some tools take 0 for "no time"
 WHITEOUT = ".wh."  # a name that hides one of a lower layer; image-spec, layer.md
@@ -54,6 +54,13 @@ def readable(package: str) -> Iterator[None]:
     except _DAMAGED as error:
         problem = str(error).rstrip(".") or type(error).__name__
         raise Refused(f"D187 {package} cannot be read: {problem}.") from error
+
+
+class Writable(Protocol):
+    """Where a layer goes."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take the bytes; how many there were."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +183,7 @@ class Layer:
         for entry in entries:
             self.add(entry)
 
-    def write(self, out: BinaryIO) -> None:
+    def write(self, out: Writable) -> None:
         """Write the tar."""
         for entry in self.ordered():
             # a file's size stands in its header
