@@ -103,7 +103,7 @@ struct dsv41_rows_pack_options {
   uint64_t total_rows;
   const uint64_t* ranges;
   uint32_t range_count;
-  uint32_t reserved;
+  uint32_t made;            /* 1 = rows made from their numbers, for measurements; then neither source nor records */
   uint64_t chunk_pages, journal_chunks; /* 0 = 2048 and 128 */
   dsv41_rows_progress progress;         /* or NULL */
   void* user;

@@ -137,7 +137,7 @@ using RecordsTuple = std::tuple<std::string, std::uint64_t, std::uint64_t, std::
 bool pack_rows(const std::string& source, const std::string& target, std::uint32_t layer, std::uint32_t rank,
                std::uint32_t tp, const std::string& partition, std::uint64_t total_rows, const Ranges& ranges,
                const std::string& revision, const py::object& progress, const std::optional<RecordsTuple>& records,
-               std::uint64_t chunk_pages, std::uint64_t journal_chunks) {
+               std::uint64_t chunk_pages, std::uint64_t journal_chunks, bool made) {
   PackOptions options;
   options.source = source;
   options.target = target;
@@ -150,6 +150,7 @@ bool pack_rows(const std::string& source, const std::string& target, std::uint32
   options.progress = report(progress);
   options.chunk_pages = chunk_pages;
   options.journal_chunks = journal_chunks;
+  options.made = made;
   if (records) std::tie(options.records.path, options.records.data_begin, options.records.first_row, options.records.end_row) = *records;
   for (const auto& [lo, hi, base] : ranges) options.ranges.push_back({lo, hi, base});
   const py::gil_scoped_release release;
@@ -208,7 +209,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   m.def("pack", &pack_rows, py::kw_only(), py::arg("source"), py::arg("target"), py::arg("layer"), py::arg("rank"),
         py::arg("tp"), py::arg("partition"), py::arg("total_rows"), py::arg("ranges"), py::arg("revision") = "",
         py::arg("progress") = py::none(), py::arg("records") = py::none(), py::arg("chunk_pages") = PackOptions().chunk_pages,
-        py::arg("journal_chunks") = PackOptions().journal_chunks);
+        py::arg("journal_chunks") = PackOptions().journal_chunks, py::arg("made") = false);
   m.def("verify", &verify_rows, py::arg("path"), py::kw_only(), py::arg("progress") = py::none());
   m.def("inspect", [](const std::string& path) { return loads(header_json(inspect(path))); }, py::arg("path"));
   m.def("source", [](const std::string& path, std::uint32_t layer) { return loads(source_json(read_source(path, layer))); },

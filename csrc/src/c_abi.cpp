@@ -148,6 +148,7 @@ PackOptions pack_options(const dsv41_rows_pack_options& given) {
   options.source = text_or(given.source, "");
   options.records = {text_or(given.records_path, ""), given.records_data_begin, given.records_first_row,
                      given.records_end_row};
+  options.made = given.made != 0;
   options.target = text_or(given.target, "");
   options.layer = given.layer;
   options.rank = given.rank;

@@ -32,7 +32,7 @@ Header plan_header(const PackOptions& options) {
   header.partition = options.partition;
   header.ranges = options.ranges;
   if (options.source.empty()) {
-    header.source.file = name_of(options.records.path);
+    header.source.file = options.made ? "made" : name_of(options.records.path);
     header.source.rows = options.total_rows;
   } else {
     header.source = read_source(options.source, options.layer);
@@ -71,6 +71,7 @@ bool already_packed(const std::string& target, const Header& wanted) {
 }
 
 std::unique_ptr<RowSource> rows_of(const PackOptions& options, const Header& header) {
+  if (options.made) return made_source();
   if (options.records.path.empty()) return tensor_source(options.source, header.source);
   if (options.source.empty()) return record_source(options.records);
   return compared_source(record_source(options.records), tensor_source(options.source, header.source),

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "file.hpp"
 
@@ -63,6 +64,28 @@ class RecordSource final : public RowSource {
   UnalignedReader reader_;
 };
 
+// Random enough that no disk or file system makes them smaller, and known to a reader that checks them.
+class MadeSource final : public RowSource {
+ public:
+  RowView read(std::uint64_t row, std::uint64_t count) override {
+    constexpr std::uint64_t kWords = kRowBytes / 8;
+    words_.resize(count * kWords);
+    for (std::uint64_t i = 0; i < words_.size(); ++i) words_[i] = mix(row * kWords + i);
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(words_.data());
+    return {bytes, kRowBytes, bytes + kWeightBytes, kRowBytes};
+  }
+
+ private:
+  static std::uint64_t mix(std::uint64_t x) {  // splitmix64: public domain, S. Vigna
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+  }
+
+  std::vector<std::uint64_t> words_;
+};
+
 class ComparedSource final : public RowSource {
  public:
   ComparedSource(std::unique_ptr<RowSource> tested, std::unique_ptr<RowSource> reference, std::string name)
@@ -92,6 +115,8 @@ class ComparedSource final : public RowSource {
 std::unique_ptr<RowSource> tensor_source(const std::string& safetensors, const Source& source) {
   return std::make_unique<TensorSource>(safetensors, source);
 }
+
+std::unique_ptr<RowSource> made_source() { return std::make_unique<MadeSource>(); }
 
 std::unique_ptr<RowSource> record_source(const Records& records) { return std::make_unique<RecordSource>(records); }
 

@@ -25,6 +25,8 @@ class RowSource {
 
 std::unique_ptr<RowSource> tensor_source(const std::string& safetensors, const Source& source);
 std::unique_ptr<RowSource> record_source(const Records& records);
+// Rows whose bytes follow from their numbers: the 33 words of a row are mix(33 * row + k), see made_source in the cpp.
+std::unique_ptr<RowSource> made_source();
 // Rows of `tested`; any that differs from `reference` is Kind::mismatch, naming the row.
 std::unique_ptr<RowSource> compared_source(std::unique_ptr<RowSource> tested, std::unique_ptr<RowSource> reference,
                                            const std::string& name);

@@ -1,6 +1,8 @@
 #!/bin/sh
-# The C++ tests: run.sh [sanitize | long | one-command | transform | arm64]; without a word, sanitize and one-command.
+# The C++ tests: run.sh [sanitize | threads | fuzz | long | one-command | transform | arm64]; without a word, sanitize and one-command.
 #   sanitize     everything below ASan and UBSan
+#   threads      the lookups of many threads below TSan
+#   fuzz         the parsers of header, journal and JSON by libFuzzer (Debian: clang), FUZZ_SECONDS each (20)
 #   long         at least ten million verified random lookups (minutes)
 #   one-command  the library by the command of dsv41_rows.h, used from C
 #   transform    rows to pages in memory: bytes per second of processor time
@@ -48,6 +50,29 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
     echo "tool: ok"
 }
 
+threads() {
+    compile threads "-O1 -g -fsanitize=thread"
+    "$out/threads/stress" "$out/files" 40000 ${LOOKUPS:-200000} uring aio pread
+}
+
+fuzz() {  # starts from pages of a packed file; what is found stays in $out/fuzz
+    compile fast "-O2"
+    "$out/fast/test_file" "$out/files"
+    mkdir -p "$out/fuzz"
+    for target in header journal safetensors; do
+        mkdir -p "$out/fuzz/$target-corpus"
+        clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread -Iinclude -Isrc \
+            fuzz/$target.cpp src/*.cpp -o "$out/fuzz/$target"
+    done
+    head -c 4096 "$out/files/small.rows" >"$out/fuzz/header-corpus/page"
+    { head -c 4096 "$out/files/small.rows"; head -c 116 /dev/zero; } >"$out/fuzz/journal-corpus/journal"
+    tail -c +9 "$out/files/small.safetensors" | head -c 300 >"$out/fuzz/safetensors-corpus/json"
+    for target in header journal safetensors; do
+        "$out/fuzz/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=8192 -print_final_stats=1 \
+            -artifact_prefix="$out/fuzz/$target-" "$out/fuzz/$target-corpus"
+    done
+}
+
 long() {
     compile fast "-O2"
     "$out/fast/stress" "$out/files" 2000000 10000000 uring aio pread
@@ -79,10 +104,12 @@ one_command() {
 
 case "${1:-all}" in
     sanitize) sanitize ;;
+    threads) threads ;;
+    fuzz) fuzz ;;
     long) long ;;
     one-command) one_command ;;
     transform) transform ;;
     arm64) arm64 ;;
     all) sanitize && one_command ;;
-    *) echo "run.sh [sanitize | long | one-command | transform | arm64]" >&2; exit 2 ;;
+    *) echo "run.sh [sanitize | threads | fuzz | long | one-command | transform | arm64]" >&2; exit 2 ;;
 esac

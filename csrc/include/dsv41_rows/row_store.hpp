@@ -154,6 +154,7 @@ struct PackOptions {
   // With both, the records are compared with the checkpoint row by row.
   std::string source;
   Records records;
+  bool made = false;  // instead of both: rows made from their numbers, for measurements
   std::string target;
   std::uint32_t layer = 0;
   std::uint32_t rank = 0;

@@ -73,6 +73,7 @@ def pack(
     records: tuple[str, int, int, int] | None = None,
     chunk_pages: int = 2048,
     journal_chunks: int = 128,
+    made: bool = False,
 ) -> bool: ...
 def verify(
     path: str, *, progress: Callable[[int, int], object] | None = None

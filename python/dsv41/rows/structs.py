@@ -72,7 +72,7 @@ class PackOptions(ctypes.Structure):
         ("total_rows", c_uint64),
         ("ranges", POINTER(c_uint64)),
         ("range_count", c_uint32),
-        ("reserved", c_uint32),
+        ("made", c_uint32),
         ("chunk_pages", c_uint64),
         ("journal_chunks", c_uint64),
         ("progress", Progress),
