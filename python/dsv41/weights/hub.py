@@ -2,8 +2,9 @@
 
 It needs nothing of dsv41, so that it runs as one file in the engine's container, where
 huggingface_hub is (both wheel locks have it). It prints one JSON object a line: `list`,
-`progress`, then `done`, `stalled` or `error`. What is there and whole is kept; what was begun is
-gone on with.
+`progress`, then `done`, `stalled` or `error`. Whole files are kept. The client goes on within a
+file while it runs; a file that an ended client had begun starts again, because 1.33 gives each
+try a name of its own. Such rests are removed first, or they would fill the disk.
 
 A client that ends well is not believed: every size is compared afterwards, because one ended with
 0 and left `.incomplete` files (huggingface_hub#4223, report P36). Xet transfers are off unless
@@ -72,6 +73,8 @@ def _fetch(args: argparse.Namespace) -> int:
     api = HfApi(endpoint=args.hub, token=token)
     files = [_entry(file) for file in _files_of(api, args)]
     _record(args, files)
+    for rest in (args.to / ".cache" / "huggingface" / "download").rglob("*.incomplete"):
+        rest.unlink()
     total = sum(file["size"] for file in files)
     say(event="list", files=len(files), bytes=total, there=_there(args.to, files))
     free = os.statvfs(args.to)
