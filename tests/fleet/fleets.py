@@ -163,8 +163,13 @@ def _machine(folder: Path, name: str, address: str, *, image: Image, user: str) 
 
 
 @contextlib.contextmanager
-def running(size: int, *, image: Image, topology: str) -> Iterator[Fleet]:
-    """A fleet whose machines are up and answer ssh; nothing of it is left afterwards."""
+def running(
+    size: int, *, image: Image, topology: str, bare: tuple[int, ...] = ()
+) -> Iterator[Fleet]:
+    """A fleet whose machines are up and answer ssh; nothing of it is left afterwards.
+
+    The ranks in `bare` have no image.
+    """
     if os.geteuid():
         raise AssertionError("namespaces, mounts and network devices need root")
     folder = Path(tempfile.mkdtemp(prefix="fleet-", dir=_place()))
@@ -176,6 +181,8 @@ def running(size: int, *, image: Image, topology: str) -> Iterator[Fleet]:
         _machine(folder, f"spark{n + 1}", network.address(11 + n), image=image, user=user)
         for n in range(size)
     ]
+    for rank in bare:
+        machines[rank].binds.clear()
     config = {"/etc/ssh/ssh_config": folder / "ssh_config"}
     desk = Machine(name="desk", folder=folder / "desk", network=False, binds=config)
     fleet = Fleet(
