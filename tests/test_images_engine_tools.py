@@ -130,6 +130,21 @@ def test_a_wheel_is_taken_whole_or_refused(
         assert found[f"opt/site/{name}"].mode == (0o755 if mode & 0o111 else 0o644)
 
 
+def test_a_record_that_is_wrong_can_be_amended_and_no_other(tmp_path: Path) -> None:
+    source = wheel(tmp_path, {"a": (b"1", 0), "b": (b"2", 0)}, spoil="a")
+    right = hashlib.sha256(b"1").hexdigest()
+    data = written(*layer_sources.read({**source, "amended": {"a": right}}, scratch=tmp_path))
+    assert content(data, "opt/site/a") == b"1"
+    for name, digest, says in (
+        ("a", "0" * 64, "its RECORD says 0000"),
+        ("b", hashlib.sha256(b"2").hexdigest(), "needs no other hash of b"),
+        ("c", right, "needs no other hash of c"),
+    ):
+        amended = {"a": right, name: digest}
+        with pytest.raises(Refused, match=f"^D187 .*{says}"):
+            written(*layer_sources.read({**source, "amended": amended}, scratch=tmp_path))
+
+
 def test_a_part_of_a_wheel_is_taken_or_missed(tmp_path: Path) -> None:
     source = wheel(tmp_path, {"a": (b"1", 0), "b": (b"2", 0)})
     assert list(read({**source, "only": ["opt/site/b"]}, tmp_path)) == ["opt/site/b"]

@@ -67,11 +67,17 @@ in
       prefix,
       site,
       only ? (_: true),
+      # package -> member -> SHA-256, where the wheel's own RECORD is wrong
+      amended ? { },
     }:
-    map (package: {
-      type = "wheel";
-      path = "${wheel lock.python package}";
-      inherit (package) file;
-      inherit prefix site;
-    }) (lib.filter only lock.wheels);
+    map (
+      package:
+      {
+        type = "wheel";
+        path = "${wheel lock.python package}";
+        inherit (package) file;
+        inherit prefix site;
+      }
+      // lib.optionalAttrs (amended ? ${package.name}) { amended = amended.${package.name}; }
+    ) (lib.filter only lock.wheels);
 }

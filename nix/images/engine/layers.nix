@@ -10,6 +10,8 @@ let
   partition = lib.importJSON ./partition.json;
   # a path that two wheels bring -> the distribution that has it, or null: left out
   collisions = lib.importJSON ./collisions.json;
+  # members whose hash in their wheel's own RECORD is not theirs; the wheel's is locked all the same
+  amended = lib.importJSON ./records.json;
   prefix = "opt/dsv41";
   site = "${prefix}/lib/python3.11/site-packages";
   cuda = "${site}/nvidia/cu13";
@@ -117,7 +119,12 @@ in
         layer part.name {
           rules = rulesOf { inherit lock twice; } part;
           sources = packages.wheels {
-            inherit lock prefix site;
+            inherit
+              lock
+              prefix
+              site
+              amended
+              ;
             only = p: lib.elem p.name part.wheels;
           };
         };

@@ -38,7 +38,8 @@ def read(source: Mapping[str, Any], *, scratch: Path) -> Iterator[Entry]:
     known = {
         "deb": lambda: debian(Path(source["path"]), source.get("exclude", ()), scratch=scratch),
         "wheel": lambda: _only(source, wheel(Path(source["path"]), source["file"],
-                                             prefix=source["prefix"], site=source["site"])),
+                                             prefix=source["prefix"], site=source["site"],
+                                             amended=source.get("amended", {}))),
         "tree": lambda: tree(Path(source["path"]), source["to"], owner=source["owner"]),
         "file": lambda: _file(source),
         "link": lambda: _link(source),
@@ -199,16 +200,24 @@ def _debian_entry(member: tarfile.TarInfo, owner: str, data: Path) -> Entry | No
     return Entry(path=name, kind="file", owner=owner, mode=member.mode, data=span)
 
 
-def wheel(path: Path, file: str, *, prefix: str, site: str) -> Iterator[Entry]:
+def wheel(
+    path: Path, file: str, *, prefix: str, site: str, amended: Mapping[str, str] | None = None
+) -> Iterator[Entry]:
     """The files of a wheel (PyPA binary distribution format) below a prefix.
 
     `file` is the wheel's own name: in the store it may have another. `site` is the folder of the
     packages. The members must be those of RECORD, each with its SHA-256, which is checked while the
-    layer is written.
+    layer is written. `amended` has the SHA-256 (hex) of members that RECORD is wrong about.
     """
     name, version = file.split("-")[:2]
     with readable(file), zipfile.ZipFile(path) as archive:
         record = _record(archive, file, f"{name}-{version}.dist-info")
+        right = sorted(
+            n for n, digest in (amended or {}).items() if record.get(n) in (None, digest)
+        )
+        if right:
+            raise Refused(f"D187 RECORD of {file} needs no other hash of {right[0]}.")
+        record |= amended or {}
         members = [m for m in archive.infolist() if not m.is_dir()]
         missing = sorted(record.keys() - {m.filename for m in members})
         if missing:
