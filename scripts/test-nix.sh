@@ -107,6 +107,11 @@ assert "42" in answer["choices"][0]["message"]["content"], answer
 EOF
 }
 
+# with the real bases: an image whose base is not pinned has no digest in the list either
+digests() {
+  $python scripts/image_digests.py --check --impure --file "$tree/tests/nix/images.nix" --arg bases "$tree/nix/images/bases"
+}
+
 flake_lock() { git diff --exit-code -- flake.lock && cmp flake.lock "$work/flake.lock"; }
 
 cp flake.lock "$work"
@@ -117,6 +122,7 @@ step "every output evaluates and every check builds" nix flake check --all-syste
 step "row-store and dsv41 are the same bytes when built again" \
   nix build --rebuild --no-link --print-build-logs $offline "$flake#row-store" "$flake#dsv41"
 [ -z "${NIXPKGS_LIB:-}" ] || step "the module and the stand-in agree with the lib in NIXPKGS_LIB" own_lib
+step "the listed image digests are those of these files" digests
 step "nix run .#serve-local -- --help" help_is_shown
 step "nix run . names the next commands" next_is_shown
 step "nix run .#serve-local serves, answers and stops" serves
