@@ -18,17 +18,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from frame_tables import TABLES
+
 import engine_cpu
 from dsv41.adapters import environment, install, preflight, probe
 from dsv41.adapters.adapter import Adapter, Hook
 from dsv41.adapters.sglang import workers
-from dsv41.adapters.table import TABLES
 from dsv41.switches import SWITCHES
 
 ENGINE = sys.argv[1] if len(sys.argv) > 1 else "sglang"
 ALWAYS: tuple[Hook, ...] = workers.HOOKS if ENGINE == "sglang" else ()
 REGISTER = importlib.import_module(f"dsv41.adapters.{ENGINE}").register
 ON = {"integer": "1", "effort": "75", "word": "b12x"}
+WORDS = {"verify_cap": "conf:0.1", "draft_tau": "0.7"}  # words of their own
 
 
 def in_fork(ask: Callable[[], Any]) -> Any:
@@ -55,7 +57,9 @@ def in_fork(ask: Callable[[], Any]) -> Any:
 def switch_on(*adapters: Adapter) -> None:
     for adapter in adapters:
         switch = SWITCHES[adapter.switch]
-        os.environ[switch.env] = ON[switch.kind]
+        os.environ[switch.env] = WORDS.get(switch.name, ON[switch.kind])
+        if switch.name == "verify_cap":
+            os.environ["SGLANG_RAGGED_VERIFY_MODE"] = "cap-accept"
 
 
 def delete(target: str) -> None:

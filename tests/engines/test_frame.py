@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from dsv41.adapters.table import SGLANG, TABLES
+from frame_tables import SGLANG, TABLES
 
 HERE = Path(__file__).parent
 VLLM_FILES = HERE.parent.parent / ".cache" / "engines" / "vllm-0.33.0"
