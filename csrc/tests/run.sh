@@ -12,13 +12,14 @@
 set -eu
 cd "$(dirname "$0")/.."
 out=build/tests
+files=$out/files-$$  # two runs at once have their own
 strict="-Wall -Wextra -Werror"
 cxx=g++
-rm -rf "$out/files"
-trap 'rm -rf "$out/files"' EXIT
+rm -rf "$files"
+trap 'rm -rf "$files"' EXIT
 
 compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/NAME
-    mkdir -p "$out/$1" "$out/files"
+    mkdir -p "$out/$1" "$files"
     ls src/*.cpp tests/*.cpp | xargs -P 2 -I{} sh -c \
         'o="$0/$(basename {} .cpp).o"; [ "$o" -nt {} ] && [ -z "$(find src include tests -name "*.h*" -newer "$o")" ] ||
          $2 -std=c++17 $1 -pthread -Iinclude -Isrc -Itests -c {} -o "$o"' "$out/$1" "$2 $strict" "$cxx"
@@ -31,8 +32,8 @@ compile() {  # compile NAME FLAGS: all of src/ and the test programs into $out/N
 sanitize() {
     compile sanitized "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     "$out/sanitized/test_core"
-    "$out/sanitized/test_file" "$out/files"
-    "$out/sanitized/stress" "$out/files" 40000 200000 uring aio pread
+    "$out/sanitized/test_file" "$files"
+    "$out/sanitized/stress" "$files" 40000 200000 uring aio pread
     tool_sanitized
 }
 
@@ -43,8 +44,8 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
     g++ $flags -pthread "$out/sanitized/tool.o" $core -o "$out/sanitized/tool"
     for engine in uring aio pread; do
         for mode in lookup production thread narrow tickets; do  # after fork() the sanitizer's malloc may hang
-            "$out/sanitized/tool" $mode "$out/files/small.rows" 14 1 2 pieces $engine 20 21 39 60 61 20 -1 0 \
-                >"$out/files/said" 2>&1 || { cat "$out/files/said"; exit 1; }
+            "$out/sanitized/tool" $mode "$files/small.rows" 14 1 2 pieces $engine 20 21 39 60 61 20 -1 0 \
+                >"$files/said" 2>&1 || { cat "$files/said"; exit 1; }
         done
     done
     echo "tool: ok"
@@ -52,21 +53,21 @@ tool_sanitized() {  # the C interface, from C, on the file that test_file left
 
 threads() {
     compile threads "-O1 -g -fsanitize=thread"
-    "$out/threads/stress" "$out/files" 40000 ${LOOKUPS:-200000} uring aio pread
+    "$out/threads/stress" "$files" 40000 ${LOOKUPS:-200000} uring aio pread
 }
 
 fuzz() {  # starts from pages of a packed file; what is found stays in $out/fuzz
     compile fast "-O2"
-    "$out/fast/test_file" "$out/files"
+    "$out/fast/test_file" "$files"
     mkdir -p "$out/fuzz"
     for target in header journal safetensors; do
         mkdir -p "$out/fuzz/$target-corpus"
         clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread -Iinclude -Isrc \
             fuzz/$target.cpp src/*.cpp -o "$out/fuzz/$target"
     done
-    head -c 4096 "$out/files/small.rows" >"$out/fuzz/header-corpus/page"
-    { head -c 4096 "$out/files/small.rows"; head -c 116 /dev/zero; } >"$out/fuzz/journal-corpus/journal"
-    tail -c +9 "$out/files/small.safetensors" | head -c 300 >"$out/fuzz/safetensors-corpus/json"
+    head -c 4096 "$files/small.rows" >"$out/fuzz/header-corpus/page"
+    { head -c 4096 "$files/small.rows"; head -c 116 /dev/zero; } >"$out/fuzz/journal-corpus/journal"
+    tail -c +9 "$files/small.safetensors" | head -c 300 >"$out/fuzz/safetensors-corpus/json"
     for target in header journal safetensors; do
         "$out/fuzz/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=8192 -print_final_stats=1 \
             -artifact_prefix="$out/fuzz/$target-" "$out/fuzz/$target-corpus"
@@ -75,7 +76,7 @@ fuzz() {  # starts from pages of a packed file; what is found stays in $out/fuzz
 
 long() {
     compile fast "-O2"
-    "$out/fast/stress" "$out/files" 2000000 10000000 uring aio pread
+    "$out/fast/stress" "$files" 2000000 10000000 uring aio pread
 }
 
 transform() {
@@ -87,8 +88,8 @@ arm64() {
     cxx=aarch64-linux-gnu-g++
     compile arm64 "-O2 -static"
     qemu-aarch64 "$out/arm64/test_core"
-    qemu-aarch64 "$out/arm64/test_file" "$out/files"
-    qemu-aarch64 "$out/arm64/stress" "$out/files" 4000 50000 pread
+    qemu-aarch64 "$out/arm64/test_file" "$files"
+    qemu-aarch64 "$out/arm64/stress" "$files" 4000 50000 pread
 }
 
 one_command() {
