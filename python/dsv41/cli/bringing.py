@@ -43,6 +43,7 @@ class Start:
     started: list[int] = field(default_factory=list)
     ready: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
+    keys: bytes | None = field(default=None, repr=False)
 
     def note(self, what: str) -> None:
         """Remember after how many seconds something was there."""
@@ -55,7 +56,8 @@ def serve(args: Namespace, made: Made, talk: Talk) -> int:
     Ctrl-C leaves running what runs and says how to stop it; a TERM stops it.
     """
     digests.require(made.plan.ranks[0].image, profile=made.plan.profile)
-    start = Start(args=args, made=made, crew=fleet.Crew.of(made.fleet), talk=talk)
+    keys = _keys(args)
+    start = Start(args=args, made=made, crew=fleet.Crew.of(made.fleet), talk=talk, keys=keys)
     try:
         with host.term_raises():
             with start.crew.claimed(_who()):
@@ -76,9 +78,27 @@ def serve(args: Namespace, made: Made, talk: Talk) -> int:
         start.crew.close()
 
 
+def _keys(args: Namespace) -> bytes | None:
+    """The keys of --api-key-file, which `serve` puts on the head; checked before all else."""
+    if args.api_key_file is None:
+        return None
+    from dsv41.local.http.keys import read_keys  # noqa: PLC0415 - only there with the local engine
+
+    read_keys(args.api_key_file)
+    content: bytes = args.api_key_file.read_bytes()
+    return content
+
+
+def _put_keys(start: Start) -> None:
+    if start.keys is not None:
+        place = preparing.key_place(start.made.fleet)
+        start.crew.hosts[0].put(start.keys, place, mode=0o600, sudo=True)
+
+
 def _bring(start: Start) -> None:
     crew, plan, talk = start.crew, start.made.plan, start.talk
     crew.each(lambda _, at: crew.install(at))
+    _put_keys(start)
     accepted = gate.judge(start.made, crew, start.args.accept, talk)
     alive = _alive(start)
     if len(alive) < len(plan.ranks):

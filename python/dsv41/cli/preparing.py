@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dsv41 import chores, digests, images
+from dsv41 import fleet as fleets
 from dsv41.cli import build, planning
 from dsv41.errors import CheckFailed
 from dsv41.images import store
@@ -38,7 +39,14 @@ def made(args: Namespace) -> planning.Made:
     """The Plan of --profile on --fleet, with --image, --tree and --tp where they are given."""
     given = vars(args)
     kept = {key: given[key] for key in ("image", "tree", "tp") if given.get(key) is not None}
+    if given.get("api_key_file") is not None:
+        kept["api_key_file"] = key_place(fleets.load(args.fleet))
     return planning.make(Namespace(**{**given, **_OF_THE_FILES, **kept}))
+
+
+def key_place(found: fleets.Fleet) -> str:
+    """Where the keys of --api-key-file lie on the head."""
+    return f"{found.state_dir}/api-keys"
 
 
 def pack(args: Namespace, talk: Talk) -> int:
