@@ -19,8 +19,9 @@ collect_ignore_glob = [] if INSTALLED else ["*.py"]
 # of adapters that are for 0.5.23 alone; the header says so in a run on the older release
 NEWER = ["test_verify_cap.py", "test_fp8_twins.py"]
 if INSTALLED:
-    import engine_cpu
     from frame_tables import installed
+
+    import engine_cpu
 
     collect_ignore = NEWER if installed().startswith("0.5.21") else []
 
