@@ -92,12 +92,23 @@ def refused(said: Said, code: str, exit_status: int, *words: str) -> None:
     assert re.search(r"^  fix: \S", said.err, re.MULTILINE), said
 
 
+def _hear_ctrl_c() -> None:
+    """As at a terminal, also where these tests run in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def attached(fleet: Fleet, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`serve` without --detach, its words in a file; ended with this."""
     with log.open("wb") as out:
         words = fleet.command(*serve_words(fleet, "--skip-smoke"))
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - no thread of ours runs
+        )
     try:
         yield process
     finally:

@@ -45,7 +45,8 @@ def test_smoke_logs_and_connect_reach_the_fleet(three: Fleet) -> None:
     }
     one = three.dsv41("logs", *at, "--rank", "1", "--json")
     assert list(one.document["ranks"]) == ["1"]
-    assert three.url in three.dsv41("connect", *at).out
+    shown = three.dsv41("connect", *at, "--json").document
+    assert (shown["url"], shown["model"]) == (three.url, "dsv41-fixture")
 
 
 def test_a_second_serve_is_told_that_the_fleet_serves(three: Fleet) -> None:

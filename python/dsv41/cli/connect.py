@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from dsv41.cli import crews
 from dsv41.cli.service_parser import CLIENTS
 from dsv41.errors import UsageError
+from dsv41.plan import LOCAL
 
 if TYPE_CHECKING:
     from dsv41.cli.talk import Talk
 
 MODEL = "deepseek-v4.1-flash"
+TINY = "dsv41-fixture"  # what profile `local` serves
 _TEXTS = {
     "curl": """\
 curl {url}/chat/completions{curl_key} \\
@@ -56,11 +58,11 @@ scrape_configs:
 
 def connect(args: Namespace, talk: Talk) -> int:
     """Print ready text for one client or all of them."""
-    url, keys = _endpoint(args)
+    url, keys, model = _endpoint(args)
     first = f"$(head -n 1 {keys})"
     values = {
         "url": url,
-        "model": MODEL,
+        "model": model,
         "target": url.split("://", 1)[-1].removesuffix("/v1"),
         "curl_key": f' -H "Authorization: Bearer {first}"' if keys else "",
         "python_key": f'Path("{keys}").read_text().split()[0]' if keys else '"none"',
@@ -69,7 +71,7 @@ def connect(args: Namespace, talk: Talk) -> int:
     chosen = [args.client] if args.client else list(CLIENTS)
     texts = {name: _TEXTS[name].format(**values) for name in chosen}
     if args.json:
-        talk.document("connect", url=url, model=MODEL, api_key_file=keys, clients=texts)
+        talk.document("connect", url=url, model=model, api_key_file=keys, clients=texts)
         return 0
     for name, text in texts.items():
         if len(texts) > 1:
@@ -80,8 +82,8 @@ def connect(args: Namespace, talk: Talk) -> int:
     return 0
 
 
-def _endpoint(args: Namespace) -> tuple[str, str | None]:
-    """URL and key file: of --url, or of the Plan that the head of --fleet has."""
+def _endpoint(args: Namespace) -> tuple[str, str | None, str]:
+    """URL, key file and model: of --url, or of the Plan that the head of --fleet has."""
     if (args.url is None) == (args.fleet is None):
         raise UsageError(
             "D107",
@@ -89,7 +91,9 @@ def _endpoint(args: Namespace) -> tuple[str, str | None]:
             fix="dsv41 connect --fleet fleet.toml",
         )
     if args.url is not None:
-        return args.url.rstrip("/"), args.api_key_file and str(args.api_key_file)
+        return args.url.rstrip("/"), args.api_key_file and str(args.api_key_file), MODEL
     with crews.crew_of(args.fleet) as crew:
         plan = crews.plan_of(crew)
-    return plan.url, plan.api_key_file
+    words = iter(plan.ranks[0].argv)
+    named = (next(words, MODEL) for word in words if word == "--served-model-name")
+    return plan.url, plan.api_key_file, next(named, TINY if plan.engine == LOCAL else MODEL)
