@@ -62,6 +62,7 @@
           nixos-options = import ./nix/docs.nix { inherit lib pkgs; };
           inherit (packages)
             dsv41
+            flashinfer-aot-sm121
             local-env
             nccl-sparkring
             row-store

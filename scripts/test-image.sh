@@ -15,4 +15,4 @@ if [ -n "$missing" ]; then
 fi
 scripts/get-nix.sh > /dev/null
 case " $* " in *" tests/"*) ;; *) set -- tests/test_emulate.py tests/test_image_engine.py "$@" ;; esac
-OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -m "emulated or not emulated" "$@"
+OMP_NUM_THREADS=1 exec nice .venv/bin/python -m pytest -m "emulated or not emulated" "$@"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -30,7 +31,7 @@ class Unpacked:
     layers: dict[str, int]
 
 
-def fetched(attribute: str) -> Path:
+def fetched(attribute: str, *, file: Path = IMAGES) -> Path:
     """An image of the flake, built of packages that are fetched where the store lacks them."""
     environment = {
         **os.environ,
@@ -38,7 +39,7 @@ def fetched(attribute: str) -> Path:
         "DSV41_SITE": sysconfig.get_path("purelib"),
         "DSV41_DEB_MIRROR": os.environ.get("DSV41_DEB_MIRROR") or mirror(),
     }
-    words = ["build", "--impure", "--no-link", "--print-out-paths", "--file", str(IMAGES)]
+    words = ["build", "--impure", "--no-link", "--print-out-paths", "--file", str(file)]
     done = subprocess.run(
         [str(NIX), *words, attribute], env=environment, check=False, text=True, capture_output=True
     )
@@ -52,21 +53,26 @@ def config_of(layout: Path) -> dict[str, Any]:
     return found
 
 
-def unpack(layout: Path, root: Path) -> Unpacked:
+def unpack(layout: Path, root: Path) -> None:
     """All layers on each other, by GNU tar; a layer that hides files of lower ones is refused."""
+    if root.exists():
+        shutil.rmtree(root)
     root.mkdir()
-    manifest, config = manifest_of(layout), config_of(layout)
-    for layer in manifest["layers"]:
+    for layer in manifest_of(layout)["layers"]:
         path = blob(layout, layer["digest"])
         subprocess.run(["tar", "-xf", path, "-C", root, "--numeric-owner"], check=True)
     hidden = list(root.rglob(".wh.*"))
     assert not hidden, hidden
-    sizes = [layer["size"] for layer in manifest["layers"]]
+
+
+def described(layout: Path, root: Path) -> Unpacked:
+    """An image whose layers are, or will be, in `root`."""
+    config = config_of(layout)
+    sizes = [layer["size"] for layer in manifest_of(layout)["layers"]]
     names = [step["created_by"].removeprefix("dsv41: ") for step in config["history"]]
-    env = dict(pair.split("=", 1) for pair in config["config"]["Env"])
     return Unpacked(
         root=root,
-        env=env,
+        env=dict(pair.split("=", 1) for pair in config["config"]["Env"]),
         labels=config["config"]["Labels"],
         layers=dict(zip(names, sizes, strict=True)),
     )
@@ -83,7 +89,7 @@ def emulated(
     command = [sys.executable, str(TOOL), str(image.root)]
     command += [f"--bind={bind}" for bind in binds]
     return subprocess.run(
-        ["nice", *command, "--", *words],
+        [*command, "--", *words],
         env={**image.env, **(env or {})},
         check=False,
         text=True,

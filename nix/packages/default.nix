@@ -22,6 +22,7 @@ let
     local-env = env [ "local" ];
     sources = callPackage ./sources.nix { inherit pins; };
     nccl-sparkring = callPackage ./nccl-sparkring.nix { inherit pins; };
+    flashinfer-aot-sm121 = import ./flashinfer-aot.nix { inherit (pkgs) lib; inherit pkgs bases; };
     images = import ../images {
       inherit pkgs bases nccl;
       inherit (packages) sources;

@@ -30,11 +30,6 @@ def libc() -> str:
     return " ".join(platform.libc_ver())
 
 
-def imports(names: list[str]) -> dict[str, Any]:
-    """Module -> seconds of its import, on top of those before it."""
-    return {name: timed(importlib.import_module, name, quiet=True) for name in names}
-
-
 def versions(names: list[str]) -> dict[str, str]:
     """Distribution -> version, by its metadata."""
     return {name: metadata.version(name) for name in names}
@@ -123,10 +118,10 @@ def kernels(generators: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-CHECKS: dict[str, Callable[[Any], Any]] = {
+CHECKS: dict[str, Callable[[Any], object]] = {
     "machine": machine,
     "versions": versions,
-    "imports": imports,
+    "imports": importlib.import_module,  # one check a module, on top of those before it
     "torch": torch_says,
     "called": called,
     "command_lines": command_lines,
@@ -137,7 +132,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def timed(call: Callable[[Any], Any], given: Any, *, quiet: bool = False) -> Any:
+def timed(call: Callable[[Any], object], given: Any, *, quiet: bool = False) -> Any:
     """`{"seconds", "found"}`, or the last lines of what it raised."""
     began = time.monotonic()
     try:
@@ -152,9 +147,14 @@ def main() -> None:
     """Answer, and write after each check, so that a process that dies leaves what it had."""
     warnings.filterwarnings("ignore")
     question = json.loads(Path(sys.argv[1]).read_text())
-    answer = {}
+    answer: dict[str, Any] = {}
     for name, check in CHECKS.items():
-        if name in question:
+        if name == "imports":
+            answer[name] = {"found": (found := {})}
+            for module in question.get(name, []):
+                found[module] = timed(check, module, quiet=True)
+                Path(sys.argv[2]).write_text(json.dumps(answer))
+        elif name in question:
             answer[name] = timed(check, question[name])
             Path(sys.argv[2]).write_text(json.dumps(answer))
 

@@ -123,6 +123,12 @@ let
       buildCommand = "exit 1";
     };
 
+    # Debian's g++-aarch64-linux-gnu
+    pkgsCross.aarch64-multiplatform.stdenv.cc = hostTool "aarch64-linux-gnu-g++" // {
+      targetPrefix = "aarch64-linux-gnu-";
+      bintools = hostTool "aarch64-linux-gnu-strip";
+    };
+
     cmake = python.tool "cmake";
     ninja = python.tool "ninja";
     curl = hostTool "curl";
