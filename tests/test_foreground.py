@@ -132,19 +132,12 @@ def test_a_killed_engine_has_failed(tmp_path: Path, oom: str) -> None:
     assert f"D427 The engine was ended by {how}" in said
 
 
-@pytest.mark.parametrize(
-    ("image", "says"),
-    [
-        ("exit 1", "podman has no image registry.example/dsv41@sha256:0000"),
-        ("""echo '[{"Digest": "sha256:1"}]'""", "found sha256:1"),
-    ],
-)
-def test_another_image_than_the_plans_starts_nothing(tmp_path: Path, image: str, says: str) -> None:
+@pytest.mark.parametrize("image", ["exit 1", """echo '[{"Digest": "sha256:1"}]'"""])
+def test_another_image_than_the_plans_starts_nothing(tmp_path: Path, image: str) -> None:
     process = rank_exec(tmp_path, alone(tmp_path), image=image)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 5
-    assert "D424" in said
-    assert says in said
+    assert "D419 spark2: podman has no image registry.example/dsv41@sha256:0000" in said
     assert started(tmp_path) == []
 
 

@@ -29,6 +29,9 @@ in
       (claim (!inStore cfg.apiKeyFile)
         "apiKeyFile is in the store, which everybody on the host can read. Give the path of a file as a string, for example of sops-nix or agenix."
       )
+      (claim (!inStore cfg.controlKeyFile)
+        "controlKeyFile is in the store, which everybody on the host can read. Give the path of a file as a string, for example of sops-nix or agenix."
+      )
       (claim (!inStore cfg.image.source)
         "image.source is in the store, so every system generation would hold about 10 GB. Give a registry (docker://...), or a folder outside of the store (oci:/var/lib/dsv41/image)."
       )

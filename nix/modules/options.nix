@@ -57,6 +57,16 @@ in
     masterPort = opt types.port 20000 "Port of the head where the ranks meet.";
     controlPort = opt types.port 20001 "Port of every node for dsv41 itself.";
 
+    controlKeyFile = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      example = "/run/secrets/dsv41-control";
+      description = ''
+        File of 32 random bytes in hex, the same on every node, with which ranks prove to each other who they are. It reaches
+        the rank as a systemd credential. Without it the rank reads run/control.key below the state folder, of mode 0600.
+      '';
+    };
+
     apiKeyFile = mkOption {
       type = types.nullOr types.str;
       default = null;

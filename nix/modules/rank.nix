@@ -1,9 +1,15 @@
 # The rank: `dsv41 rank exec` in the foreground, restarted unless restarting cannot help.
 { lib, config, ... }:
 let
-  inherit (lib) mkDefault mkIf optional;
+  inherit (lib)
+    mkDefault
+    mkIf
+    optional
+    optionalString
+    ;
   cfg = config.services.dsv41;
   head = cfg.rank == 0;
+  control = cfg.controlKeyFile != null;
 in
 {
   config = mkIf cfg.enable {
@@ -31,8 +37,10 @@ in
       path = [ "/run/current-system/sw" ];
       serviceConfig = {
         Type = "exec";
-        ExecStart = "${lib.getExe cfg.package} rank exec --plan ${cfg.plan} --rank ${toString cfg.rank}";
-        LoadCredential = optional (head && cfg.apiKeyFile != null) "api-keys:${cfg.apiKeyFile}";
+        ExecStart = "${lib.getExe cfg.package} rank exec --plan ${cfg.plan} --rank ${toString cfg.rank}${optionalString control " --control-key %d/control-key"}";
+        LoadCredential =
+          optional (head && cfg.apiKeyFile != null) "api-keys:${cfg.apiKeyFile}"
+          ++ optional control "control-key:${cfg.controlKeyFile}";
         Restart = "on-failure";
         RestartSec = 30;
         # 2: wrong usage, 5: refused as unsafe; the next start would end the same way

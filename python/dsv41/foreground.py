@@ -153,22 +153,6 @@ async def in_container(at: Foreground, rank: Rank, environ: Mapping[str, str]) -
     return await _run(at, rank, name=containers.name_of(rank), environ=environ)
 
 
-async def image_problem(rank: Rank, environ: Mapping[str, str]) -> str:
-    """Why the image of a rank is not the one on this machine; empty when it is."""
-    program, image = rank.container or "podman", rank.image or ""
-    text = await _quietly([program, "image", "inspect", image], environ)
-    try:
-        found = json.loads(text)[0]
-        seen = [found.get("Digest"), found.get("Id"), *(found.get("RepoDigests") or ())]
-    except (ValueError, LookupError, AttributeError, TypeError):
-        return f"{program} has no image {image} on this node."
-    wanted = image.rpartition("@")[2]
-    digests = sorted({"sha256:" + str(name).rpartition("sha256:")[2] for name in seen if name})
-    if wanted in digests:
-        return ""
-    return f"The image on this node: expected {wanted}, found {', '.join(digests)}."
-
-
 async def checked(at: Foreground, rank: Rank, engine: str, environ: Mapping[str, str]) -> None:
     """Run the preflight of a rank in its image; the local engine needs none.
 

@@ -47,7 +47,7 @@ def exec_rank(
 
     Raises:
         UsageError: D064, when the Plan has no such rank; D062, D097, D098 for its file.
-        Unsafe: what a new start would not mend: D063, D144, D420 to D424, D428.
+        Unsafe: what a new start would not mend: D063, D144, D419 to D423, D428.
         EngineFailed: what it may: D133, D421, D425 to D427, D429.
     """
     here = node.one_of(plan, rank)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dsv41 import images
 from dsv41.errors import EngineFailed, Error, Unsafe
 from dsv41.foreground import (
     CONTAINER_PATIENCE,
@@ -21,9 +22,10 @@ from dsv41.foreground import (
     Foreground,
     Ran,
     checked,
-    image_problem,
     in_container,
 )
+from dsv41.host.reach import Host
+from dsv41.images import store
 from dsv41.plan import LOCAL, Plan, Rank
 from dsv41.run import RunDir, node, recheck, service_name, wedge
 from dsv41.run.control import Head, Tail
@@ -69,6 +71,7 @@ class Seat:
     state: node.State = field(init=False)
     link: Head | Tail = field(init=False)
     failures: Failures = field(init=False)
+    image: str | None = None  # what the container engine here calls the Plan's image
 
     def __post_init__(self) -> None:
         patience = CONTAINER_PATIENCE if self.here.container else TERM_PATIENCE
@@ -143,12 +146,20 @@ class Seat:
         if not self.here.container:
             return
         self.state.now("waiting", says="it checks the image")
-        if wrong := await image_problem(self.here, self.environ):
-            raise Unsafe("D424", wrong, fix="dsv41 build brings the image to every node")
+        self.image = await asyncio.to_thread(images.require, self._target())
         self.state.now("waiting", says="the preflight runs")
         self.at.again()
-        await checked(self.at, self.here, self.plan.engine, self.environ)
+        here = replace(self.here, image=self.image)
+        await checked(self.at, here, self.plan.engine, self.environ)
         self._leave_if_told()
+
+    def _target(self) -> images.Target:
+        return images.Target(
+            host=Host(name=self.here.node, destination="local"),
+            program=self.here.container or "podman",
+            folder=store.folder_in(self.plan.state_dir),
+            reference=self.here.image or "",
+        )
 
     async def _memory(self) -> None:
         """The memory of an engine that has just ended comes back after a while."""
@@ -200,7 +211,9 @@ class Seat:
         if isinstance(self.link, Tail):
             self.link.round = number
         began = time.monotonic()
-        engine = asyncio.create_task(run_engine(self.at, self.plan, self.here, self.environ))
+        engine = asyncio.create_task(
+            run_engine(self.at, self.plan, replace(self.here, image=self.image), self.environ)
+        )
         inbox = self.link.inbox
         engine.add_done_callback(lambda _: inbox.put_nowait({"kind": "over"}))
         watch = asyncio.create_task(self._watch())

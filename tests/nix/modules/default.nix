@@ -66,6 +66,13 @@ in
     keys-by-credential =
       (unit keys).serviceConfig.LoadCredential == [ "api-keys:/run/secrets/keys" ]
       && (unit (three { imports = [ (on "spark2") (dsv41 { apiKeyFile = "/run/secrets/keys"; }) ]; })).serviceConfig.LoadCredential == [ ];
+    control-key-by-credential =
+      let
+        rank = (unit (three (dsv41 { controlKeyFile = "/run/secrets/control"; }))).serviceConfig;
+      in
+      rank.LoadCredential == [ "control-key:/run/secrets/control" ]
+      && lib.hasSuffix " --control-key %d/control-key" rank.ExecStart
+      && !lib.hasInfix "control-key" (unit head).serviceConfig.ExecStart;
     warns-without-keys = lib.length head.warnings == 1 && keys.warnings == [ ];
     addresses =
       head.systemd.network.networks."40-dsv41-enp1s0f1np1".address == [ "10.0.13.1/24" ]
@@ -154,6 +161,7 @@ in
     no-podman = says "virtualisation.podman.enable" (three { virtualisation.podman.enable = false; });
     no-toolkit = says "NVIDIA container toolkit" (three { hardware.nvidia-container-toolkit.enable = false; });
     keys-in-the-store = says "apiKeyFile is in the store" (three (dsv41 { apiKeyFile = "/nix/store/aaaa-keys"; }));
+    control-key-in-the-store = says "controlKeyFile is in the store" (three (dsv41 { controlKeyFile = "/nix/store/aaaa-key"; }));
     image-in-the-store = says "image.source is in the store" (three (dsv41 { image.source = "oci:/nix/store/aaaa-image"; }));
     image-without-digest = says "has no digest" (three (dsv41 { image.reference = "localhost/dsv41:latest"; }));
     nfs-without-server = says "serverNode" (three (dsv41 { weights.nfs.server = "10.0.0.1"; }));
