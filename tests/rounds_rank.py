@@ -13,8 +13,8 @@ from dsv41.run.rounds import Times
 
 SHORT: dict[str, float] = {
     "beat": 0.3,
-    "lost": 3.0,
-    "handshake": 3.0,
+    "lost": 5.0,
+    "handshake": 5.0,
     "reconnect": 0.05,
     "back_off": 0.1,
     "back_off_most": 0.2,

@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
-from dsv41 import host, plan
+from dsv41 import fleet as fleets
+from dsv41 import host, plan, profile
+from dsv41.api import Endpoint
+from dsv41.local.fixture.prepare import prepare
 from dsv41.run import node, wire
 
 HERE = Path(__file__).parent
@@ -88,7 +91,7 @@ class Fleet:
     def look(self, rank: int) -> dict[str, Any]:
         return node.look(self.plan, rank)
 
-    def wait(self, true: Callable[[], bool], *, seconds: float = 20) -> None:
+    def wait(self, true: Callable[[], bool], *, seconds: float = 90) -> None:
         if not host.wait_until(true, seconds=seconds, every=0.02):
             texts = "\n".join(f"{r}: {self.log(r).read_text()[-1500:]}" for r in self.ranks)
             looks = [self.look(r) for r in range(SIZE)]
@@ -158,12 +161,12 @@ def test_ranks_run_together_and_come_back_together(fleet: Fleet) -> None:
     fleet.ranks[1].send_signal(signal.SIGSTOP)
     began = time.monotonic()
     fleet.wait(lambda: fleet.look(2)["state"] == "waiting")
-    assert time.monotonic() - began < 10
+    assert 4 < time.monotonic() - began < 30  # without a beat for 5 s
     fleet.ranks[1].send_signal(signal.SIGCONT)
     fleet.wait_running(5)
 
     fleet.ranks[2].terminate()
-    assert fleet.ranks[2].wait(10) == 0
+    assert fleet.ranks[2].wait(60) == 0
     fleet.wait(lambda: "stopped on purpose" in fleet.look(1)["says"])
     assert fleet.look(2)["state"] == "stopped"
 
@@ -176,7 +179,7 @@ def test_strangers_are_dropped_and_disturb_nobody(fleet: Fleet) -> None:
         with contextlib.suppress(OSError):
             stranger.sendall((b"x" * 10_000, b"{}\n", b"[" * 3000 + b"\n")[at % 3])
     for stranger in silent:
-        stranger.settimeout(10)
+        stranger.settimeout(60)
         with contextlib.suppress(ConnectionResetError):
             while stranger.recv(4096):  # its greeting, then the end
                 pass
@@ -193,7 +196,7 @@ def test_who_differs_or_has_another_key_stays_out(fleet: Fleet) -> None:
     fleet.start(0)
     fleet.start(1, file=other)
     fleet.start(2, key=wrong)
-    assert fleet.ranks[1].wait(20) == 5
+    assert fleet.ranks[1].wait(90) == 5
     said = fleet.log(1).read_text()
     assert "D422 Rank 0 refuses rank 1: its Plan is sha256:" in said
     assert fleet.plan.digest in said
@@ -209,7 +212,7 @@ def test_what_a_start_does_not_mend_is_not_started_again(fleet: Fleet) -> None:
     fleet.start(0, 1, 2)
     fleet.wait_running(1)
     fleet.tell(2, "exit 1\nmlx5_core 0000:01:00.0: mlx5_pci_slot_reset was called")
-    assert fleet.ranks[2].wait(20) == 5
+    assert fleet.ranks[2].wait(90) == 5
     found = fleet.look(2)
     assert (found["state"], found["exit"], found["code"]) == ("ended", 5, "D428")
     assert "D333 The network card fell off PCIe" in found["says"]
@@ -238,8 +241,37 @@ def test_a_long_prefill_is_no_wedge_and_a_wedge_restarts_once(fleet: Fleet) -> N
         time.sleep(0.05)
     assert fleet.in_round(0, 1)
     fleet.wait(lambda: fleet.ranks[0].poll() is not None)
-    assert [fleet.ranks[rank].wait(10) for rank in range(SIZE)] == [4, 4, 4]
+    assert [fleet.ranks[rank].wait(60) for rank in range(SIZE)] == [4, 4, 4]
     for rank in range(SIZE):
         found = fleet.look(rank)
-        assert (found["state"], found["round"], found["code"]) == ("ended", 2, "D426")
+        assert (found["state"], found["code"]) == ("ended", "D426")
         assert "wedged again" in found["says"]
+    assert fleet.log(0).read_text().count("ends: D340") == 1
+
+
+@pytest.mark.slow
+def test_the_local_engine_answers_again_after_a_worker_was_killed(tmp_path: Path) -> None:
+    """The real engine below three ranks, one of which is killed together with its engine."""
+    made = Fleet(tmp_path, lost=8.0, back_off=0.5, sample=1.0, window=40.0)
+    chosen = profile.load("local").with_values("test", tp=SIZE)
+    prepare(tmp_path / "state", tp=SIZE, partition=str(chosen["partition"]), say=lambda _: None)
+    where = fleets.loopback(
+        tp=SIZE, state_dir=str(tmp_path / "state"), port=made.port, master_port=made.control + 1
+    )
+    made.plan = replace(plan.plan(chosen, where, {}), control=f"127.0.0.1:{made.control}")
+    made.file = made.write(made.plan, "plan.json")
+    endpoint = Endpoint(url=made.plan.url)
+    question = [{"role": "user", "content": "What is 19 + 23?"}]
+    try:
+        made.start(1, 2, 0)
+        made.wait(lambda: made.in_round(0, 1), seconds=100)
+        name = endpoint.models()[0]["id"]
+        assert "42" in json.dumps(endpoint.chat(model=name, messages=question))
+        made.ranks[1].kill()
+        made.ranks[1].wait()
+        made.wait(lambda: made.look(0)["state"] == "waiting", seconds=60)
+        made.start(1)
+        made.wait(lambda: made.in_round(0, 2), seconds=100)
+        assert "42" in json.dumps(endpoint.chat(model=name, messages=question))
+    finally:
+        made.end()
