@@ -43,6 +43,7 @@ else
           "apache-tvm-ffi"
           "nvidia-cuda-runtime"
           "nvidia-cuda-crt"
+          "nvidia-cuda-nvcc"
           "nvidia-cuda-cccl"
           "nvidia-cuda-profiler-api"
           "nvidia-cublas"
