@@ -20,7 +20,9 @@ from pathlib import Path
 import pytest
 
 from dsv41 import plan
-from planned import planned
+from dsv41.engines.container import ROWS
+from dsv41.geometry import REAL_ENGRAM
+from planned import planned, row_file
 
 NAME = "localhost/dsv41-test-rank"
 PROGRAM = """#!/bin/bash
@@ -75,10 +77,16 @@ def plan_file(image: str, tmp_path: Path) -> Path:
     )
     for mount in mounts:
         Path(mount.split(":")[0]).mkdir()
+    rows = next(Path(m.split(":")[0]) for m in mounts if m.split(":")[1] == ROWS)
+    for layer in REAL_ENGRAM.layer_ids:
+        row_file(rows, layer=layer, rank=0, tp=3, partition="weighted")
     kept = tuple(o for o in made.ranks[0].options if not o.startswith(("--device", "--ulimit")))
-    ranks = tuple(replace(r, image=image, mounts=mounts, options=kept) for r in made.ranks)
+    ranks = tuple(
+        replace(r, image=image, mounts=mounts, options=kept, ledger=()) for r in made.ranks
+    )
     path = tmp_path / "plan.json"
-    path.write_text(replace(made, ranks=ranks).to_json())
+    alone = replace(made, ranks=ranks, control=None, state_dir=str(tmp_path / "state"))
+    path.write_text(alone.to_json())
     assert plan.parse(path.read_text(), where=str(path)).ranks[0].image == image
     return path
 
