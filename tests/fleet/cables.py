@@ -45,6 +45,10 @@ class Network:
         """Take this machine off; the kernel ends other devices with their namespaces."""
         subprocess.run(["ip", "link", "delete", self._desk], check=False, capture_output=True)
 
+    def leave(self, machine: Machine) -> None:
+        """Take a machine off; its devices would go with it, but only a moment after its end."""
+        self.switch.status("ip", "link", "delete", _port_name(machine, "management"))
+
     def join(self, machine: Machine) -> None:
         """Connect a machine to the management network."""
         self._port(machine, MANAGEMENT, f"{machine.address}/24", "management")

@@ -141,6 +141,7 @@ class Fleet:
 
     def reboot(self, rank: int) -> None:
         """Take the power of a machine away and give it back; fabric cables stay out."""
+        self.network.leave(self.machines[rank])
         self.machines[rank].halt()
         self.boot(self.machines[rank])
 
