@@ -27,6 +27,7 @@ WHOLE = {
     "rows import": "FILE --out D",
     "rows verify": "FILE",
     "cache clear": "--fleet F",
+    "share": "--fleet F",
 }
 
 
@@ -82,7 +83,7 @@ def test_the_parser_takes_it(where: str, command: str) -> None:
         assert callable(parse_arguments(shlex.split(command)).verb), where
 
 
-@pytest.mark.parametrize("command", ["weights fetch", "rows bench", "share", "doctor --fleet F"])
+@pytest.mark.parametrize("command", ["weights", "share --remove", "doctor --fleet F"])
 def test_what_is_no_command_is_seen(command: str) -> None:
     with pytest.raises(errors.UsageError, match="D001"):
         parse_arguments(shlex.split(command))

@@ -50,7 +50,7 @@ def _preparation(profile: Profile, fleet: Fleet, *, image: str | None) -> Iterat
         if profile.get("nccl_build") == "sparkring":
             yield from _marker(profile, fleet, rank, image)
         if fleet.sps_table or fleet.sts_table:
-            yield _of_rank(fleet, "tables", rank, ("share", "--tables"))
+            yield _tables(fleet, rank)
         yield _of_rank(fleet, "pack", rank, ("pack",))
 
 
@@ -60,6 +60,16 @@ def _of_rank(fleet: Fleet, name: str, rank: int, verb: tuple[str, ...]) -> Step:
         node=fleet.nodes[rank].name,
         effect="changes hosts",
         command=("dsv41", *verb, "--plan", fleet.plan_file, "--rank", str(rank)),
+    )
+
+
+def _tables(fleet: Fleet, rank: int) -> Step:
+    """Pushed by whoever has the fleet file and the tables; the other nodes of the call agree."""
+    return Step(
+        id=f"tables-{rank}",
+        node=fleet.nodes[rank].name,
+        effect="changes hosts",
+        command=("dsv41", "share", "--tables", "--fleet", "fleet.toml"),
     )
 
 

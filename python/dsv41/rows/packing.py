@@ -49,7 +49,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
 
     def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 - a program of its own
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
     try:
         files = rows.pack(
@@ -64,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         say(f"{error.code} {error.says}\n  fix: {error.fix}")
         return error.exit_status
     for file in files:
-        print(file)  # noqa: T201 - a program of its own
+        sys.stdout.write(f"{file}\n")
     return 0
 
 
