@@ -95,7 +95,10 @@ class Network:
     def _port(self, machine: Machine, device: str, address: str, network: str) -> None:
         port = _port_name(machine, network)
         peer = ["peer", port, "netns", self._switch]
-        run("ip", "link", "add", device, "netns", str(machine.pid), "type", "veth", *peer)
+        # a machine keeps its hardware address when it boots again, so neighbors still know it
+        octets = address.partition("/")[0].split(".")
+        card = ["address", ":".join(["02", "dd", *(f"{int(octet):02x}" for octet in octets)])]
+        run("ip", "link", "add", device, *card, "netns", str(machine.pid), "type", "veth", *peer)
         self._plug(port, network)
         _up(machine, device, address)
 
