@@ -1,6 +1,6 @@
 # The developer interface. `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-local stop-local test test-nix test-image-local test-fleet test-fleet-load test-fleet test-fleet-load test-image test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines test-nfs test-hub lint bench-local bench-pack pictures digests reference
+.PHONY: help setup serve-local stop-local test test-nix test-image-local test-fleet test-fleet-load test-image test-csrc test-rows-long test-arm64 test-flags test-gpu test-engines test-nfs test-hub lint bench-local bench-pack pictures digests reference
 # DSV41_VENV: the bin of an environment that is there already, as in `nix develop`
 VENV := $(or $(DSV41_VENV),.venv/bin)
 ARGS ?=
@@ -28,12 +28,6 @@ test-image-local: setup ## build image-local (330 MB of packages, minutes) and r
 
 test-image: setup ## build the engine image for arm64 (4.2 GB, up to an hour) and run its programs by qemu
 	@scripts/test-image.sh $(ARGS)
-
-test-fleet: setup ## serve on three and four machines of namespaces, and break them (root; image-local as above; minutes)
-	@scripts/test-fleet.sh fleet $(ARGS)
-
-test-fleet-load: setup ## eight streams for three minutes while a rank is killed (root)
-	@scripts/test-fleet.sh fleet_load $(ARGS)
 
 test-fleet: setup ## serve on three and four machines of namespaces, and break them (root; image-local as above; minutes)
 	@scripts/test-fleet.sh fleet $(ARGS)

@@ -9,24 +9,21 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsv41 import foreground, plan, rows
+from dsv41 import foreground, rows
 from dsv41.adapters import adapter
 from dsv41.adapters.table import SGLANG
-from dsv41.engines.container import KEY_FILE
-from dsv41.plan import Rank
-from emulated import SITE, Unpacked, described, emulated, fetched, stub_of_the_driver, unpack
+from emulated import SITE, Unpacked, described, fetched, unpack
+from emulated_engine import Asking, in_the_image, needed, ranks
 from nix_images import ROOT
-from planned import fleet_for, profile_with
+from planned import profile_with
 from rowsfix import OWNED, RIGHT, pack_all, write_checkpoint
 
 KERNELS = ROOT / "nix" / "packages" / "flashinfer-aot"
@@ -108,53 +105,9 @@ def image(scratch: Path, receipt: dict[str, Any]) -> Unpacked:
     return found
 
 
-class Asking:
-    """Programs below tests/inside, run in the image; their caches last for all of them."""
-
-    def __init__(self, image: Unpacked, scratch: Path) -> None:
-        self.image, self.scratch = image, scratch
-        for name in ("cache", "stub"):
-            (scratch / name).mkdir(exist_ok=True)
-        stub_of_the_driver(image, scratch / "stub")
-
-    def binds(self) -> tuple[str, ...]:
-        place = self.scratch
-        return f"{ROOT}/tests:/tests:ro", f"{place}/cache:/cache", f"{place}/stub:/stub:ro"
-
-    def run(self, *words: str, env: Mapping[str, str], binds: tuple[str, ...] = ()) -> str:
-        search = f"{self.image.env['PYTHONPATH']}:/tests"
-        here = {"PYTHONPYCACHEPREFIX": "/cache/pyc", "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
-        here |= {"LD_LIBRARY_PATH": "/stub", "HF_HUB_OFFLINE": "1", **env}
-        done = emulated(self.image, *words, env=here, binds=(*self.binds(), *binds), seconds=3000)
-        assert done.returncode == 0, f"{words}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
-
-    def ask(
-        self,
-        script: str,
-        question: dict[str, Any],
-        *binds: str,
-        env: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        folder = self.scratch / f"asked-{os.getpid()}"
-        folder.mkdir(exist_ok=True)
-        (folder / "question.json").write_text(json.dumps(question))
-        (folder / "answer.json").unlink(missing_ok=True)
-        words = ("python", f"/tests/inside/{script}", "/asked/question.json", "/asked/answer.json")
-        self.run(*words, env=env or {}, binds=(f"{folder}:/asked", *binds))
-        found: dict[str, Any] = json.loads((folder / "answer.json").read_text())
-        return found
-
-
 @pytest.fixture(scope="module")
 def asking(image: Unpacked, scratch: Path) -> Asking:
     return Asking(image, scratch)
-
-
-def ranks(profile: str) -> list[Rank]:
-    """The Plan's, on an example fleet that has API keys."""
-    chosen = profile_with(profile)
-    return list(plan.plan(chosen, fleet_for(chosen, api_key_file="/etc/dsv41/keys"), {}).ranks)
 
 
 @pytest.fixture(scope="module")
@@ -209,23 +162,6 @@ def test_its_parser_reads_every_rank_of_every_profile(engine: dict[str, Any]) ->
         size = profile_with(name)["tp"]
         assert (read["tp_size"], read["nnodes"], read["node_rank"]) == (size, size, rank.rank)
         assert read["context_length"] == profile_with(name)["context_tokens"]
-
-
-def in_the_image(rank: Rank, scratch: Path) -> tuple[str, ...]:
-    """The Plan's mounts, from folders of this test; a key of its own."""
-    binds = []
-    for mount in rank.mounts:
-        _, target, *mode = mount.split(":")
-        if target == "/cache":
-            continue  # the tests' own
-        source = scratch / f"mount-{target.strip('/').replace('/', '-')}"
-        if target == KEY_FILE:
-            source.write_text("a-key-of-the-tests-0123456789abcdef\n")
-            source.chmod(0o600)
-        else:
-            source.mkdir(exist_ok=True)
-        binds.append(":".join([str(source), target, *mode]))
-    return tuple(binds)
 
 
 @pytest.mark.parametrize("name", ["tp3", "tp4"])
@@ -305,12 +241,6 @@ def test_its_compiler_of_cuda_makes_a_kernel_for_the_spark(
 def test_a_library_that_calls_the_driver_names_it(asking: Asking) -> None:
     """The library above calls cuInit; on a node nothing would bring that function to it."""
     assert "libcuda.so.1" in needed(asking.scratch / "cache" / "k.so")
-
-
-def needed(library: Path) -> list[str]:
-    """Libraries that a library names."""
-    said = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
-    return re.findall(r"NEEDED.*\[(.*)\]", said.stdout)
 
 
 def test_modules_built_ahead_are_flashinfers_own_and_load_without_a_compiler(
