@@ -19,6 +19,7 @@ if [ ! -e "$made/$stamp" ]; then
   rm -rf "$made"
   mkdir -p "$made"
   ssh-keygen -q -t ed25519 -N '' -f "$made/key"
+# shellcheck disable=SC2016 # the hooks expand $1 themselves
   mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Apt::Install-Recommends "false"' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --include=systemd-sysv,udev,dbus,linux-image-amd64,initramfs-tools,nfs-kernel-server,openssh-server,python3,iproute2,sudo,kmod \
