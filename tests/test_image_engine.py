@@ -161,7 +161,7 @@ def test_its_parser_reads_every_rank_of_every_profile(engine: dict[str, Any]) ->
     for read, (name, rank) in zip(parsed, asked, strict=True):
         size = profile_with(name)["tp"]
         assert (read["tp_size"], read["nnodes"], read["node_rank"]) == (size, size, rank.rank)
-        assert read["context_length"] == profile_with(name)["context_tokens"]
+        assert read["context_length"] == profile_with(name)["context"]
 
 
 @pytest.mark.parametrize("name", ["tp3", "tp4"])

@@ -149,12 +149,14 @@ def main() -> None:
     question = json.loads(Path(sys.argv[1]).read_text())
     answer: dict[str, Any] = {}
     for name, check in CHECKS.items():
+        if name not in question:
+            continue
         if name == "imports":
             answer[name] = {"found": (found := {})}
-            for module in question.get(name, []):
+            for module in question[name]:
                 found[module] = timed(check, module, quiet=True)
                 Path(sys.argv[2]).write_text(json.dumps(answer))
-        elif name in question:
+        else:
             answer[name] = timed(check, question[name])
             Path(sys.argv[2]).write_text(json.dumps(answer))
 
