@@ -208,6 +208,14 @@ def test_who_differs_or_has_another_key_stays_out(fleet: Fleet) -> None:
     fleet.wait_running(1)
 
 
+def test_a_head_that_differs_from_all_others_is_told_so(fleet: Fleet) -> None:
+    other = fleet.write(fleet.make(state_dir=str(fleet.folder / "other")), "other.json")
+    fleet.start(0)
+    fleet.start(1, 2, file=other)
+    assert [fleet.ranks[rank].wait(90) for rank in (1, 2)] == [5, 5]
+    fleet.wait(lambda: "all other ranks are alike: it is rank 0" in fleet.log(0).read_text())
+
+
 def test_what_a_start_does_not_mend_is_not_started_again(fleet: Fleet) -> None:
     fleet.start(0, 1, 2)
     fleet.wait_running(1)

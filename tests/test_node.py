@@ -89,6 +89,26 @@ def test_a_rank_is_started_looked_at_and_stopped(node: Node) -> None:
     assert (found["alive"], found["state"], found["exit"]) == (False, "stopped", 0)
 
 
+def test_a_look_asks_what_has_the_container(node: Node) -> None:
+    """By a program in place of podman, with its answers; tests/fleet asks the real one."""
+    assert host.wait_until(lambda: node.rank("start")[0] == 0, seconds=30)
+    assert host.wait_until(lambda: node.look()["state"] == "running", seconds=30)
+    assert node.look()["container"] is None
+    program, file = node.folder / "program", node.run.state_file(0)
+    wrote = {**json.loads(file.read_text()), "container": [str(program), "dsv41-rank0"]}
+    file.write_text(json.dumps(wrote))
+    assert node.look()["container"] == "unknown"
+    form = '{"Running":%s,"ExitCode":0,"StartedAt":"2026-11-30T09:00:00Z","OOMKilled":false}'
+    for does, says in (
+        (f"echo '{form % 'true'}'", "running"),
+        (f"echo '{form % 'false'}'", "ended"),
+        ("echo 'Error: no such container' >&2; exit 125", "none"),
+    ):
+        program.write_text(f"#!/bin/sh\n{does}\n")
+        program.chmod(0o755)
+        assert node.look()["container"] == says
+
+
 def test_a_killed_rank_is_told_and_a_stranger_is_not_signaled(node: Node) -> None:
     _, started, _ = node.rank("start")
     os.kill(started["pid"], signal.SIGKILL)

@@ -194,6 +194,10 @@ def test_sudo_that_refuses_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(CheckFailed, match="a password is required") as caught:
         Host(name="spark1", destination=LOCAL, sudo=True).run(["true"], sudo=True)
     assert caught.value.code == "D413"
+    warned = "sudo: unable to resolve host spark1: Name or service not known"
+    script.write_text(f"#!/bin/sh\necho '{warned}' >&2\nshift 2\nexec \"$@\"\n")
+    failed = Host(name="spark1", destination=LOCAL, sudo=True).run(["false"], sudo=True)
+    assert (failed.status, failed.last_word) == (1, warned)
     assert Host(name="spark1", destination=LOCAL).run(["true"], sudo=True).status == 0
 
 

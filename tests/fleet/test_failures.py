@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
 from fleet import serving
 from fleet.fleets import Fleet
-from fleet.machines import Machine
 from fleet.waiting import until
 
 # five failures within two hours of one rank 0, and the ranks give up (D426): a new one begins anew
@@ -25,6 +25,22 @@ def test_a_killed_container_starts_a_new_round_by_itself(three: Fleet, rank: int
     assert serving.round_of(three) == before + 1
     assert "SIGKILL" in serving.log_of(three[rank], rank)
     assert serving.status(three)[0] == 0
+
+
+def test_status_sees_a_container_that_is_gone_before_its_rank_does(three: Fleet) -> None:
+    serving.served(three)
+    before = serving.round_of(three)
+    pid = serving.state_of(three[1], 1)["pid"]
+    three[1].kill(pid, signal.SIGSTOP)
+    try:
+        three[1].run("podman", "kill", "--signal", "KILL", "dsv41-rank1")
+        code, found = serving.status(three)
+    finally:
+        three[1].kill(pid, signal.SIGCONT)
+    rank = found["ranks"][1]
+    assert (code, rank["state"], rank["container"]) == (1, "running", "ended"), found
+    assert "rank 1 without its container" in found["says"]
+    serving.comes_back(three, after=before)
 
 
 @pytest.mark.parametrize("rank", PROCESSES)
@@ -104,7 +120,7 @@ def test_a_full_disk_is_named_and_what_was_packed_stays(three: Fleet) -> None:
     serving.served(three)
     serving.stop(three)
     small = ("mount", "-t", "tmpfs", "-o", "size=1m", "small", "/srv/rows")
-    _in_mounts_of_sshd(three[2], *small)
+    three[2].run(*small)
     try:
         said = serving.serve(three)
         assert said.status not in {0, 3}, said
@@ -112,14 +128,10 @@ def test_a_full_disk_is_named_and_what_was_packed_stays(three: Fleet) -> None:
         assert "No space" in said.err or "does not fit" in said.err or "free" in said.err, said
         assert not three[0].run("podman", "ps", "--quiet").strip()
     finally:
-        _in_mounts_of_sshd(three[2], "umount", "/srv/rows")
+        three[2].run("umount", "/srv/rows")
     assert list(three[2].own("/srv/rows").glob("*.rows"))
     said = serving.serve(three)
     assert said.status == 0, said
-
-
-def _in_mounts_of_sshd(machine: Machine, *words: str) -> None:
-    machine.run(*words)
 
 
 def test_a_rank_with_another_plan_is_refused_for_good(three: Fleet) -> None:

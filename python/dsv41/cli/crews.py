@@ -114,9 +114,10 @@ def _rank(crew: fleet.Crew, rank: int, look: dict[str, Any] | Error) -> dict[str
     }
     if isinstance(look, Error):
         lost = "lost" if isinstance(look, Unreachable) else "unknown"
-        gone = {"alive": None, "plan": None, "round": None, "fingerprint": None}
+        gone = {"alive": None, "plan": None, "round": None, "fingerprint": None, "container": None}
         return {**place, **gone, "state": lost, "code": look.code, "says": look.says}
     kept = ("alive", "state", "round", "plan", "fingerprint", "pid", "exit", "code", "since")
+    kept += ("container",)
     says = str(look["says"] or look.get("last_line") or "")
     return {**place, **{key: look.get(key) for key in kept}, "says": says}
 
@@ -134,15 +135,23 @@ def _judged(plan: Plan | None, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         says = f"rank {failed[0]['rank']} ended with {failed[0]['exit']}" if failed else ""
         return {**whole, "status": "failed" if failed else "stopped", "says": says}
     others = [rank for rank in alive if rank["plan"] not in (None, plan.digest)]
-    down = [rank for rank in ranks if rank["state"] != "running"]
+    down = [rank for rank in ranks if rank["state"] != "running" or _empty(rank)]
     wrong = ready.why_not(plan)
     if others:
         names = ", ".join(rank["node"] for rank in others)
         return {**whole, "status": "failed", "says": f"another Plan runs on {names}"}
     if down:
-        names = ", ".join(f"rank {rank['rank']} {rank['state']}" for rank in down)
+        names = ", ".join(
+            f"rank {rank['rank']} {'without its container' if _empty(rank) else rank['state']}"
+            for rank in down
+        )
         return {**whole, "status": "starting", "says": names}
     return {**whole, "status": "starting" if wrong else "serving", "says": wrong}
+
+
+def _empty(rank: dict[str, Any]) -> bool:
+    """Whether the rank believes that it runs, and docker or podman knows better."""
+    return rank["state"] == "running" and rank["container"] in ("ended", "none")
 
 
 def logs(args: Namespace, talk: Talk) -> int:

@@ -124,6 +124,11 @@ def _fleet(args: Namespace, chosen: profile.Profile) -> fleets.Fleet:
     return replace(found, nodes=nodes, **{k: v for k, v in given.items() if v is not None})
 
 
+def local_port(args: Namespace) -> int:
+    """Where profile local is served: --port, else 8888."""
+    return 8888 if args.port is None else options.port(args.port)
+
+
 def local_fleet(
     args: Namespace, chosen: profile.Profile, *, master_port: int = 20000
 ) -> fleets.Fleet:
@@ -134,12 +139,11 @@ def local_fleet(
             f"Profile {chosen.name} needs a fleet file; only local runs without one.",
             fix=f"dsv41 plan --example {chosen.name} > fleet.toml, then --fleet fleet.toml",
         )
-    port = 8888 if args.port is None else options.port(args.port)
     key_file = args.api_key_file and str(args.api_key_file.absolute())
     return fleets.loopback(
         tp=chosen.integer("tp"),
         state_dir=str((args.state_dir or DEFAULT_STATE_DIR).absolute()),
-        port=port,
+        port=local_port(args),
         master_port=master_port,
         api_key_file=key_file,
     )

@@ -36,9 +36,11 @@ _OF_THE_FILES: Mapping[str, object] = {
 
 
 def made(args: Namespace) -> planning.Made:
-    """The Plan of --profile on --fleet, with --image, --tree and --tp where they are given."""
+    """The Plan of --profile on --fleet, with --image, --port, --tree and --tp where they are given."""
     given = vars(args)
-    kept = {key: given[key] for key in ("image", "tree", "tp") if given.get(key) is not None}
+    kept = {
+        key: given[key] for key in ("image", "port", "tree", "tp") if given.get(key) is not None
+    }
     if given.get("api_key_file") is not None:
         kept["api_key_file"] = key_place(fleets.load(args.fleet))
     return planning.make(Namespace(**{**given, **_OF_THE_FILES, **kept}))

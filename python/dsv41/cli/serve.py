@@ -8,7 +8,7 @@ import zlib
 from argparse import Namespace
 
 from dsv41 import host, observe, run
-from dsv41.cli import verbs
+from dsv41.cli import planning, verbs
 from dsv41.cli.service import follow, show_logs
 from dsv41.cli.talk import Talk
 from dsv41.errors import INTERRUPTED, EngineFailed
@@ -71,7 +71,7 @@ def _start(args: Namespace, chosen: Profile, plan: Plan, talk: Talk) -> float:
     The claim comes first: of two that start at once, one makes the files and the other is refused.
     """
     with run.claim(plan) as lock:
-        host.refuse_taken_port("127.0.0.1", args.port)
+        host.refuse_taken_port("127.0.0.1", planning.local_port(args))
         verbs.load_local_engine()
         verbs.prepare_state(args.state_dir.absolute(), chosen, talk)
         started = time.monotonic()

@@ -27,7 +27,7 @@ def add_serve(verbs: Any, verb: Verb, shared: Shared) -> None:
     serve = verb(verbs, "serve", "fleets.serve", effect="changes hosts", says="Start the service.")
     shared.profile(serve)
     shared.key(serve)
-    serve.add_argument("--port", type=int, default=8888, metavar="N", help="default 8888")
+    serve.add_argument("--port", type=int, metavar="N", help="default 8888, or the fleet file's")
     serve.add_argument("--detach", action="store_true", help="return when the service is ready")
     serve.add_argument("--dry-run", action="store_true", help="print the steps and do nothing")
     _fleet(serve, "serve on its nodes")

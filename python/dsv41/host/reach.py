@@ -35,6 +35,12 @@ LONGEST_LINE = 4096  # characters of one followed line
 _SSH_FAILED = 255  # ssh(1): of its own errors; a command may end with it as well
 _SSH_WORDS = ("ssh:", "Connection", "Permission denied", "Host key", "kex_exchange", "mux_client")
 _LINK_WORDS = ("Timeout, server", "client_loop", "Shared connection", "Broken pipe")
+# of sudo(8) and of a shell that has none; "unable to resolve host" is a warning, the command runs
+_SUDO_REFUSES = re.compile(
+    r"^(?:sudo: (?!unable to resolve host)|Sorry, user |\S+ is not (?:allowed|in the sudoers))"
+    r"|sudo: (?:command )?not found",
+    re.MULTILINE,
+)
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # whole or not at all: a stream that was cut has fewer bytes than were announced
@@ -124,7 +130,7 @@ class Host:
         # a command may end so by itself: killed for memory, for one
         if found.status in TIMED_OUT and time.monotonic() - began >= seconds:
             raise self._late(argv, seconds)
-        if sudo and self.sudo and found.status and "sudo:" in found.stderr:
+        if sudo and self.sudo and found.status and _SUDO_REFUSES.search(found.stderr):
             raise self._no_sudo(found)
         return found
 

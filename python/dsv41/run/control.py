@@ -37,6 +37,7 @@ class Head:
     inbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
     rounds: Rounds = field(init=False)
     wires: dict[int, tuple[str, Wire]] = field(default_factory=dict)
+    _refused: dict[int, Identity] = field(default_factory=dict)
     _strangers: dict[asyncio.Task[None], None] = field(default_factory=dict)
     _server: asyncio.Server | None = None
     _ticker: asyncio.Task[None] | None = None
@@ -134,6 +135,8 @@ class Head:
         if wrong := differs(found, self.identity):
             self.say(f"rank {rank} at {peer} is refused: {wrong}")
             self.rounds.absent[rank] = "it differs from rank 0"
+            self._refused[rank] = found
+            self._say_if_odd()
             wire.send({"kind": "refused", "says": wrong[:SAYS]})
             return
         if (before := self.wires.get(rank)) and before[0] != seat:
@@ -152,6 +155,11 @@ class Head:
             if self.wires.get(rank) == (seat, wire):
                 del self.wires[rank]
                 self._carry(self.rounds.lost(rank, now=time.monotonic()))
+
+    def _say_if_odd(self) -> None:
+        """Where all others agree with one another, it is this rank that has to be mended."""
+        if len(self._refused) == self.size - 1 > 1 and len(set(self._refused.values())) == 1:
+            self.say("all other ranks are alike: it is rank 0 that has another Plan or fingerprint")
 
     def _heard(self, rank: int, message: Message) -> None:
         now, says = time.monotonic(), str(message.get("says", ""))[:SAYS]

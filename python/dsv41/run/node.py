@@ -25,6 +25,7 @@ from dsv41.run import RunDir
 SCHEMA = "dsv41.rank/1"
 STOP_PATIENCE = CONTAINER_PATIENCE + 8.0  # a rank ends its container, then itself
 TAIL_BYTES = 64 * 1024
+ASKED = 10.0  # seconds for docker or podman to say how a container is
 STARTED = 10.0  # seconds for a new rank to write down that it lives
 _STATE_FILE = re.compile(r"rank(\d{1,3})\.json")
 
@@ -112,6 +113,8 @@ def look(plan: Plan, rank: int) -> dict[str, Any]:
     """The fields of `dsv41.rank/1`, without the schema.
 
     `state` is waiting, starting, running, stopped or ended; `since` the time in UTC since which.
+    `container` is what docker or podman itself says of the rank's container while the rank lives:
+    running, ended, none or unknown; None when it has none or does not live.
     """
     one_of(plan, rank)
     run = RunDir.of(plan.state_dir)
@@ -134,6 +137,7 @@ def look(plan: Plan, rank: int) -> dict[str, Any]:
         "code": code,
         "last_line": _last_line(run.log_file(rank)),
         "since": found.get("since"),
+        "container": _container(found) if pid is not None and state == "running" else None,
     }
 
 
@@ -217,11 +221,41 @@ def _end(run: RunDir, rank: int, pid: int) -> bool:
     return polite
 
 
-def _remove_container(found: Mapping[str, Any]) -> None:
+def _container(found: Mapping[str, Any]) -> str | None:
+    words = _container_of(found)
+    if words is None:
+        return None
+    program, name = words
+    try:
+        done = subprocess.run(
+            containers.state(program, name),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASKED,
+            check=False,
+        )
+        if done.returncode:
+            return "none"
+        return "running" if containers.read_state(done.stdout).running else "ended"
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return "unknown"
+
+
+def _container_of(found: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Program and name of the container that a state file tells of."""
     container = found.get("container")
     if not (isinstance(container, list) and len(container) == 2):
-        return
+        return None
     program, name = map(str, container)
+    return program, name
+
+
+def _remove_container(found: Mapping[str, Any]) -> None:
+    words = _container_of(found)
+    if words is None:
+        return
+    program, name = words
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
             containers.removed(program, name),
