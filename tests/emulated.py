@@ -31,7 +31,7 @@ class Unpacked:
     layers: dict[str, int]
 
 
-def fetched(attribute: str, *, file: Path = IMAGES) -> Path:
+def fetched(attribute: str) -> Path:
     """An image of the flake, built of packages that are fetched where the store lacks them."""
     environment = {
         **os.environ,
@@ -39,7 +39,7 @@ def fetched(attribute: str, *, file: Path = IMAGES) -> Path:
         "DSV41_SITE": sysconfig.get_path("purelib"),
         "DSV41_DEB_MIRROR": os.environ.get("DSV41_DEB_MIRROR") or mirror(),
     }
-    words = ["build", "--impure", "--no-link", "--print-out-paths", "--file", str(file)]
+    words = ["build", "--impure", "--no-link", "--print-out-paths", "--file", str(IMAGES)]
     done = subprocess.run(
         [str(NIX), *words, attribute], env=environment, check=False, text=True, capture_output=True
     )
@@ -63,6 +63,17 @@ def unpack(layout: Path, root: Path) -> None:
         subprocess.run(["tar", "-xf", path, "-C", root, "--numeric-owner"], check=True)
     hidden = list(root.rglob(".wh.*"))
     assert not hidden, hidden
+
+
+def only(name: str, layout: Path, folder: Path) -> Path:
+    """The files of one layer, alone in `folder`."""
+    steps = [step["created_by"] for step in config_of(layout)["history"]]
+    layer = manifest_of(layout)["layers"][steps.index(f"dsv41: {name}")]
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
+    subprocess.run(["tar", "-xf", blob(layout, layer["digest"]), "-C", folder], check=True)
+    return folder
 
 
 def described(layout: Path, root: Path) -> Unpacked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import hashlib
 import io
 import json
@@ -21,8 +22,8 @@ from hypothesis import strategies as st
 
 import layer_sources
 import stacked
-from empty_library import MACHINES, empty_library, machine_of
 from layers import content, members, written
+from stub_library import MACHINES, NoFunctions, functions_of, machine_of, stub_library
 from tar_layer import Bytes, Entry, Layer, Refused
 
 TOOLS = Path(__file__).parent.parent / "nix" / "images" / "tools"
@@ -36,32 +37,83 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+# the forms in which cuda.h has a function, and what is none
+HEADER = """\
+#define CUDAAPI __stdcall
+#define cuMemFree                           cuMemFree_v2
+    #define cuMemcpy                        __CUDA_API_PTDS(cuMemcpy)
+    #define cuStreamQuery                   __CUDA_API_PTSZ(cuStreamQuery)
+CUresult CUDAAPI cuInit(unsigned int Flags);
+CUresult CUDAAPI
+cuMemFree(CUdeviceptr dptr);
+typedef CUresult (CUDAAPI *PFN_cuNone)(int);
+"""
+DRIVER = [
+    *("cuInit", "cuMemFree", "cuMemFree_v2", "cuMemcpy", "cuMemcpy_ptds", "cuStreamQuery"),
+    "cuStreamQuery_ptsz",
+]
+
+
+def test_a_stub_has_the_functions_that_a_header_declares(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "runtime.whl", "w") as archive:
+        archive.writestr("include/cuda.h", HEADER)
+        archive.writestr("include/none.h", "int cuInit(unsigned);")
+    assert functions_of(tmp_path / "runtime.whl", "include/cuda.h") == DRIVER
+    for header in ("include/none.h", "include/absent.h"):
+        with pytest.raises(NoFunctions, match=f"^D187 runtime.whl has no {header} that declares"):
+            functions_of(tmp_path / "runtime.whl", header)
+    source = {"type": "stub library", "to": "lib/libcuda.so", "soname": "libcuda.so.1"}
+    source |= {"wheel": str(tmp_path / "runtime.whl"), "header": "include/cuda.h"}
+    entry = read({**source, "machine": "aarch64"}, tmp_path)["lib/libcuda.so"]
+    written_ = b"".join(entry.data.chunks())
+    assert written_ == stub_library("libcuda.so.1", DRIVER, machine="aarch64")
+    assert written_ == stub_library("libcuda.so.1", DRIVER, machine="aarch64")
+
+
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="binutils are not installed")
 @pytest.mark.parametrize("machine", MACHINES)
-def test_an_empty_library_is_a_shared_object_with_its_name(tmp_path: Path, machine: str) -> None:
+def test_a_stub_is_a_shared_object_with_its_name(tmp_path: Path, machine: str) -> None:
     file = tmp_path / "libcuda.so"
-    file.write_bytes(empty_library("libcuda.so.1", machine=machine))
+    file.write_bytes(stub_library("libcuda.so.1", DRIVER, machine=machine))
     assert machine_of(file.read_bytes()) == MACHINES[machine]
-    said = run("readelf", "--wide", "--file-header", "--dynamic", "--dyn-syms", str(file))
+    words = ("--file-header", "--segments", "--dynamic", "--dyn-syms", "--histogram")
+    said = run("readelf", "--wide", *words, str(file))
     assert "DYN (Shared object file)" in said
     assert "Library soname: [libcuda.so.1]" in said
-    assert "Symbol table '.dynsym' contains 1 entry" in said
+    found = [line.split() for line in said.splitlines() if " FUNC " in line]
+    assert [row[-1] for row in found] == DRIVER
+    assert {(row[2], *row[4:7]) for row in found} == {("8", "GLOBAL", "DEFAULT", "4")}
+    assert "W E" not in said
+    assert "100.0%" in said  # every symbol is in a chain of the hash table
 
 
 @pytest.mark.parametrize(
     ("compiler", "machine"), [("g++", HERE), (CROSS, "aarch64")], ids=["host", "cross"]
 )
-def test_a_linker_takes_it_for_lcuda(tmp_path: Path, compiler: str, machine: str | None) -> None:
+def test_a_linker_that_drops_what_is_not_called_keeps_it(
+    tmp_path: Path, compiler: str, machine: str | None
+) -> None:
     if shutil.which(compiler) is None or machine is None:
         pytest.skip(f"{compiler} is not installed")
-    (tmp_path / "stubs").mkdir()
-    stub = empty_library("libcuda.so.1", machine=machine)
-    (tmp_path / "stubs" / "libcuda.so").write_bytes(stub)
     (tmp_path / "a.cpp").write_text(SOURCE)
     made = str(tmp_path / "a.so")
-    words = ["-shared", "-fPIC", "-Wl,--no-as-needed", f"-L{tmp_path}/stubs"]
-    run(compiler, str(tmp_path / "a.cpp"), "-o", made, *words, "-lcuda")
-    assert "Shared library: [libcuda.so.1]" in run("readelf", "--wide", "--dynamic", made)
+    words = ["-shared", "-fPIC", "-Wl,--as-needed", f"-L{tmp_path}", "-lcuda"]
+    for functions, named in ((DRIVER, True), ([], False)):
+        stub = stub_library("libcuda.so.1", functions, machine=machine)
+        (tmp_path / "libcuda.so").write_bytes(stub)
+        run(compiler, str(tmp_path / "a.cpp"), "-o", made, *words)
+        said = run("readelf", "--wide", "--dynamic", made)
+        assert ("Shared library: [libcuda.so.1]" in said) is named
+
+
+@pytest.mark.skipif(HERE != "x86_64", reason="the loader of this machine takes no x86-64")
+def test_the_loader_finds_every_function_of_a_stub_and_each_says_so(tmp_path: Path) -> None:
+    """34 is CUDA_ERROR_STUB_LIBRARY; by the hash table, of which no more is asked than that."""
+    names = [*DRIVER, *(f"cuMade{at}" for at in range(600))]
+    (tmp_path / "libcuda.so").write_bytes(stub_library("libcuda.so.1", names, machine="x86_64"))
+    library = ctypes.CDLL(str(tmp_path / "libcuda.so"))
+    assert {getattr(library, name)() for name in names} == {34}
+    assert not hasattr(library, "cuMade600")
 
 
 def read(source: dict[str, Any], tmp_path: Path) -> dict[str, Entry]:
@@ -71,7 +123,7 @@ def read(source: dict[str, Any], tmp_path: Path) -> dict[str, Entry]:
 def test_a_library_of_another_machine_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "libnccl.so.2"
     source = {"type": "copy", "to": "lib/n", "path": str(file), "owner": "nccl"}
-    file.write_bytes(empty_library("libnccl.so.2", machine="x86_64"))
+    file.write_bytes(stub_library("libnccl.so.2", [], machine="x86_64"))
     says = "^D184 lib/n of nccl is no library for aarch64: .* has machine 62, expected 183"
     with pytest.raises(Refused, match=says):
         read({**source, "machine": "aarch64"}, tmp_path)

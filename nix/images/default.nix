@@ -1,10 +1,13 @@
 # Our images. `bases` is the flake input with base manifests, `sources` the package of that name,
-# `nccl` the package nccl-sparkring for arm64, whatever machine builds the images.
+# `nccl` the package nccl-sparkring for arm64, whatever machine builds the images. `aot` is the
+# package flashinfer-aot-sm121: with it, an image whose engine has the same FlashInfer has an
+# attribute `ahead`, itself with these modules as one more layer (nix build .#image-tp3.ahead).
 {
   pkgs,
   bases,
   sources,
   nccl,
+  aot ? null,
 }:
 let
   inherit (pkgs) lib;
@@ -47,5 +50,6 @@ in
     debian
     ours
     nccl
+    aot
     ;
 }

@@ -26,6 +26,7 @@ let
     images = import ../images {
       inherit pkgs bases nccl;
       inherit (packages) sources;
+      aot = packages.flashinfer-aot-sm121;
     };
     # with what the tests need; for checks and the shell
     dev-env = env [

@@ -11,7 +11,8 @@
   # memory: up to 6.5 GB a job for CUTLASS modules
   jobs ? 1,
   # names; by default those that are built here
-  modules ? map (m: m.name) (lib.filter (m: m.built) (lib.importJSON ./flashinfer-aot/modules.json).modules),
+  modules ? map (m: m.name) (lib.filter (m: m.built) listed.modules),
+  listed ? lib.importJSON ./flashinfer-aot/modules.json,
 }:
 let
   machinery = import ../images/machinery.nix { inherit lib pkgs bases; };
@@ -22,7 +23,7 @@ let
     name: "${packages.wheel lock.python (lib.head (lib.filter (w: w.name == name) lock.wheels))}";
 in
 if pkgs.stdenv.hostPlatform.system != "x86_64-linux" then
-  pkgs.runCommand "flashinfer-aot-sm121" { } ''
+  pkgs.runCommand "flashinfer-aot-sm121" { passthru = { inherit (listed) flashinfer; }; } ''
     echo "flashinfer-aot-sm121 is compiled on x86-64: its lock has the compiler of CUDA for that alone." >&2
     exit 1
   ''
@@ -33,8 +34,11 @@ else
         pkgs.ninja
         pkgs.python3
       ];
+      # the release that the modules are of
+      passthru = { inherit (listed) flashinfer; };
       spec = builtins.toJSON {
         inherit jobs;
+        stub = "libcuda.so";
         compiler = "${cross}/bin/${cross.targetPrefix}g++";
         strip = "${cross.bintools}/bin/${cross.targetPrefix}strip";
         host = map (w: "${packages.wheel tools.python w}") tools.wheels;
@@ -56,6 +60,8 @@ else
     }
     ''
       mkdir work && cd work
+      python3 ${../images/tools/stub_library.py} ${wheel "nvidia-cuda-runtime"} \
+        nvidia/cu13/include/cuda.h libcuda.so.1 aarch64 libcuda.so
       python3 ${./flashinfer-aot/build.py} "$specPath" "$out"
       for library in "$out"/*/*.so; do
         python3 ${./check_library.py} "$library" 2.36

@@ -21,4 +21,5 @@ import ../../nix/images {
     sources
     nccl
     ;
+  aot = (import ./kernels.nix { inherit system; }).flashinfer-aot-sm121;
 }

@@ -8,7 +8,7 @@
   ours,
   # an NCCL for rings without a switch: a derivation with lib/libnccl.so.2 for arm64
   nccl,
-  # FlashInfer's modules compiled ahead of time: a folder NAME/NAME.so each, or null
+  # flashinfer-aot-sm121, or null: no image has an attribute `ahead`
   aot ? null,
 }:
 let
@@ -28,11 +28,10 @@ let
   layersOf =
     engine: lock:
     made.layersOf {
-      inherit lock aot;
+      inherit lock;
       inherit (locked) debLock;
       inherit (lib.importJSON (./. + "/contents-${engine}.json")) twice;
-      # modules that were compiled ahead of time are not listed before they are measured
-      listed = { aot = null; } // listed.${engine} or { };
+      listed = listed.${engine} or { };
     };
   layers = lib.mapAttrs layersOf locked.wheelLocks;
 
@@ -43,7 +42,9 @@ let
       "serve"
     ];
   };
-  version = engine: (lib.head (lib.filter (w: w.name == engine) locked.wheelLocks.${engine}.wheels)).version;
+  version =
+    package: engine:
+    (lib.head (lib.filter (w: w.name == package) locked.wheelLocks.${engine}.wheels)).version;
 
   # The image is read-only to its engine: what is compiled on the node goes below /cache, where a
   # folder of the node is mounted. The Plan says the same (dsv41/engines/container.py).
@@ -67,7 +68,7 @@ let
     vllm.VLLM_CACHE_ROOT = "/cache/vllm";
   };
 
-  image =
+  plain =
     {
       name,
       engine,
@@ -94,14 +95,24 @@ let
         ]
         ++ programs.${engine}
         ++ [ "--help" ];
-        labels = ours.labels name "${engine}-${version engine}";
+        labels = ours.labels name "${engine}-${version engine engine}";
       };
     }
     // {
       inherit engine;
       # the same with other locks, to ask which layers a bump moves
       layersWith = layersOf engine;
-      measured = machinery.measured (lib.filter (l: l.name != "aot") layers.${engine});
+      measured = machinery.measured layers.${engine};
+    };
+
+  # `ahead` is the same image with kernels that a node need not compile at its first start. They are
+  # of one release of FlashInfer, which asks a module for no version when it loads it. Their layer is
+  # not listed: another g++ may write other bytes, so the digest is that of who built them.
+  image =
+    { engine, ... }@asked:
+    plain asked
+    // lib.optionalAttrs (aot != null && aot.flashinfer == version "flashinfer-python" engine) {
+      ahead = plain (asked // { more = asked.more or [ ] ++ [ (made.kernels aot) ]; });
     };
 
   # For a ring without a switch. `trial` is the same image with the wheel's own NCCL in the place of

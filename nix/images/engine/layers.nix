@@ -1,5 +1,6 @@
 # The layers of an engine image, bottom to top: root, the wheels as partition.json cuts them, what
-# wheels cannot ship, kernels compiled ahead of time where they are given.
+# wheels cannot ship. Above them where they are asked for: kernels compiled ahead of time, another
+# NCCL.
 {
   lib,
   machinery,
@@ -18,16 +19,19 @@ let
   inherit (debian) link file;
 
   # What a driver's CUDA and the distribution's scripts would add. The stub of libcuda is for the
-  # linker: no driver has the name without a number in its CDI specification on NixOS.
-  fixups = debLock: [
+  # linker: no driver has the name without a number in its CDI specification on NixOS. It has the
+  # functions of cuda.h, for Debian's g++ drops a library that defines nothing of what is called.
+  fixups = lock: debLock: [
     (link "${cuda}/lib64" "lib")
     (link "${cuda}/lib/libcudart.so" "libcudart.so.13")
     (link "${cuda}/lib/libnvrtc.so" "libnvrtc.so.13")
     {
-      type = "empty library";
+      type = "stub library";
       to = "${cuda}/lib/stubs/libcuda.so";
       soname = "libcuda.so.1";
       machine = "aarch64";
+      wheel = "${packages.wheel lock.python (entry lock.wheels "nvidia-cuda-runtime")}";
+      header = "nvidia/cu13/include/cuda.h";
     }
     # alternatives: FlashInfer calls c++
     (link "usr/bin/cc" "gcc")
@@ -98,7 +102,6 @@ in
       debLock,
       twice,
       listed,
-      aot ? null,
     }:
     let
       layer =
@@ -132,9 +135,15 @@ in
     [ (layer "root" { sources = debian.root debLock; }) ]
     ++ map wheels (checked lock)
     ++ [
-      (layer "fix-ups" { sources = fixups debLock ++ debian.environment prefix; })
-    ]
-    ++ lib.optional (aot != null) (layer "aot" {
+      (layer "fix-ups" { sources = fixups lock debLock ++ debian.environment prefix; })
+    ];
+
+  # FlashInfer's modules compiled ahead of time: a folder NAME/NAME.so each, where it looks for them
+  # before it compiles one (flashinfer/jit/env.py, FLASHINFER_AOT_DIR).
+  kernels =
+    aot:
+    machinery.layer {
+      name = "aot";
       sources = [
         {
           type = "tree";
@@ -143,7 +152,7 @@ in
           path = "${aot}";
         }
       ];
-    });
+    };
 
   # The one libnccl of an image, in place of the wheel's.
   nccl =

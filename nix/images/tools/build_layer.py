@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from layer_sources import read
+from stub_library import NoFunctions
 from tar_layer import Layer, Refused, Writable
 
 
@@ -61,7 +62,7 @@ def main() -> int:
         else:
             with asked.out.open("wb") as file:
                 build(asked.spec, file)
-    except Refused as refused:
+    except (Refused, NoFunctions) as refused:
         sys.stderr.write(f"{refused}\n")
         return 1
     return 0

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from empty_library import MACHINES, empty_library, machine_of
+from stub_library import MACHINES, functions_of, machine_of, stub_library
 from tar_layer import OPAQUE, Bytes, Entry, Refused, Span, Zipped, readable
 
-# folders of the root that Debian keeps below /usr ("merged /usr"); packages may name either
 _COLUMNS = 3  # of a line of RECORD
+# folders of the root that Debian keeps below /usr ("merged /usr"); packages may name either
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COMPRESSORS: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, "": open}
 
@@ -46,7 +46,7 @@ def read(source: Mapping[str, Any], *, scratch: Path) -> Iterator[Entry]:
         "dir": lambda: _folder(source),
         "replace": lambda: _replace(source),
         "copy": lambda: _copy(source),
-        "empty library": lambda: _empty_library(source),
+        "stub library": lambda: _stub_library(source),
         "certificates": lambda: _certificates(source, scratch=scratch),
     }  # fmt: skip
     yield from known[source["type"]]()
@@ -69,8 +69,7 @@ def _folder(source: Mapping[str, Any]) -> Iterator[Entry]:
 
 def _only(source: Mapping[str, Any], entries: Iterator[Entry]) -> Iterator[Entry]:
     """All of a wheel, or the paths that `only` lists; Refused D184 where it lacks one."""
-    wanted = set(source.get("only", ()))
-    found = 0
+    wanted, found = set(source.get("only", ())), 0
     for entry in entries:
         if not wanted or entry.path in wanted:
             found += 1
@@ -93,8 +92,9 @@ def _copy(source: Mapping[str, Any]) -> Iterator[Entry]:
     yield Entry(path=source["to"], kind="file", owner=source["owner"], mode=0o644, data=data)
 
 
-def _empty_library(source: Mapping[str, Any]) -> Iterator[Entry]:
-    data = Bytes(content=empty_library(source["soname"], machine=source["machine"]))
+def _stub_library(source: Mapping[str, Any]) -> Iterator[Entry]:
+    functions = functions_of(Path(source["wheel"]), source["header"])
+    data = Bytes(content=stub_library(source["soname"], functions, machine=source["machine"]))
     yield Entry(path=source["to"], kind="file", owner="the image", data=data)
 
 

@@ -1,7 +1,8 @@
 """Compile FlashInfer's modules for a Spark on another machine: `python build.py SPEC.json OUT`.
 
 SPEC has `host` and `target`, lists of wheels: nvcc with its parts for this machine, and what an
-image of arm64 has of CUDA, FlashInfer and tvm-ffi; `compiler`, a g++ that makes arm64 code;
+image of arm64 has of CUDA, FlashInfer and tvm-ffi; `stub`, the libcuda.so that its linker finds;
+`compiler`, a g++ that makes arm64 code;
 `ninja`, module -> the build.ninja that FlashInfer itself wrote for it in the image; `glibc`, the
 newest one that the image has; `jobs`. OUT gets a folder NAME/NAME.so each, the form in which
 FlashInfer looks for modules that were built ahead (flashinfer/jit/env.py, FLASHINFER_AOT_DIR).
@@ -56,8 +57,7 @@ def prepare(spec: dict[str, Any]) -> None:
     (image / "lib" / "libcudart.so").symlink_to("libcudart.so.13")
     stubs = image / "lib" / "stubs"
     stubs.mkdir()
-    empty = ["-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", "/dev/null"]
-    subprocess.run([spec["compiler"], *empty, "-o", stubs / "libcuda.so"], check=True)
+    shutil.copyfile(spec["stub"], stubs / "libcuda.so")
     # nvcc finds headers and libraries of another machine there (-target-dir)
     other = tools / "targets" / "sbsa-linux"
     other.mkdir(parents=True)
