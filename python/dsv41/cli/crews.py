@@ -116,8 +116,18 @@ def _rank(crew: fleet.Crew, rank: int, look: dict[str, Any] | Error) -> dict[str
         lost = "lost" if isinstance(look, Unreachable) else "unknown"
         gone = {"alive": None, "plan": None, "round": None, "fingerprint": None, "container": None}
         return {**place, **gone, "state": lost, "code": look.code, "says": look.says}
-    kept = ("alive", "state", "round", "plan", "fingerprint", "pid", "exit", "code", "since")
-    kept += ("container",)
+    kept = [
+        "alive",
+        "state",
+        "round",
+        "plan",
+        "fingerprint",
+        "pid",
+        "exit",
+        "code",
+        "since",
+        "container",
+    ]
     says = str(look["says"] or look.get("last_line") or "")
     return {**place, **{key: look.get(key) for key in kept}, "says": says}
 

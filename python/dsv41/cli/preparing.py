@@ -33,14 +33,13 @@ _OF_THE_FILES: Mapping[str, object] = {
     "tp": None,
     "tree": None,
 }
+_OF_THE_FLAGS = ("image", "port", "tree", "tp")
 
 
 def made(args: Namespace) -> planning.Made:
-    """The Plan of --profile on --fleet, with --image, --port, --tree and --tp where they are given."""
+    """The Plan of --profile on --fleet, with those of `_OF_THE_FLAGS` that are given."""
     given = vars(args)
-    kept = {
-        key: given[key] for key in ("image", "port", "tree", "tp") if given.get(key) is not None
-    }
+    kept = {key: given[key] for key in _OF_THE_FLAGS if given.get(key) is not None}
     if given.get("api_key_file") is not None:
         kept["api_key_file"] = key_place(fleets.load(args.fleet))
     return planning.make(Namespace(**{**given, **_OF_THE_FILES, **kept}))
