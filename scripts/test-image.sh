@@ -14,5 +14,7 @@ if [ -n "$missing" ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing > /dev/null
 fi
 scripts/get-nix.sh > /dev/null
-case " $* " in *" tests/"*) ;; *) set -- tests/test_emulate.py tests/test_image_engine.py "$@" ;; esac
+plain="tests/test_emulate.py tests/test_image_engine.py tests/test_image_rings.py"
+# shellcheck disable=SC2086 # a list of words
+case " $* " in *" tests/"*) ;; *) set -- $plain "$@" ;; esac
 OMP_NUM_THREADS=1 exec nice .venv/bin/python -m pytest -m "emulated or not emulated" "$@"

@@ -31,17 +31,24 @@ class Unpacked:
     layers: dict[str, int]
 
 
-def fetched(attribute: str) -> Path:
-    """An image of the flake, built of packages that are fetched where the store lacks them."""
+def fetched(attribute: str, *words: str) -> Path:
+    """An image of the flake, built of packages that are fetched where the store lacks them.
+
+    `words` are more options for nix, such as an argument of the expression.
+    """
     environment = {
         **os.environ,
         "NIX_CONFIG": CONFIG,
         "DSV41_SITE": sysconfig.get_path("purelib"),
         "DSV41_DEB_MIRROR": os.environ.get("DSV41_DEB_MIRROR") or mirror(),
     }
-    words = ["build", "--impure", "--no-link", "--print-out-paths", "--file", str(IMAGES)]
+    build = ["build", "--impure", "--no-link", "--print-out-paths", "--file", str(IMAGES)]
     done = subprocess.run(
-        [str(NIX), *words, attribute], env=environment, check=False, text=True, capture_output=True
+        [str(NIX), *build, *words, attribute],
+        env=environment,
+        check=False,
+        text=True,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return Path(done.stdout.strip())
@@ -65,27 +72,30 @@ def unpack(layout: Path, root: Path) -> None:
     assert not hidden, hidden
 
 
+def tars(layout: Path) -> dict[str, Path]:
+    """Layer -> its tar, bottom to top."""
+    steps = [step["created_by"] for step in config_of(layout)["history"]]
+    files = [blob(layout, layer["digest"]) for layer in manifest_of(layout)["layers"]]
+    return {step.removeprefix("dsv41: "): file for step, file in zip(steps, files, strict=True)}
+
+
 def only(name: str, layout: Path, folder: Path) -> Path:
     """The files of one layer, alone in `folder`."""
-    steps = [step["created_by"] for step in config_of(layout)["history"]]
-    layer = manifest_of(layout)["layers"][steps.index(f"dsv41: {name}")]
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir()
-    subprocess.run(["tar", "-xf", blob(layout, layer["digest"]), "-C", folder], check=True)
+    subprocess.run(["tar", "-xf", tars(layout)[name], "-C", folder], check=True)
     return folder
 
 
 def described(layout: Path, root: Path) -> Unpacked:
     """An image whose layers are, or will be, in `root`."""
     config = config_of(layout)
-    sizes = [layer["size"] for layer in manifest_of(layout)["layers"]]
-    names = [step["created_by"].removeprefix("dsv41: ") for step in config["history"]]
     return Unpacked(
         root=root,
         env=dict(pair.split("=", 1) for pair in config["config"]["Env"]),
         labels=config["config"]["Labels"],
-        layers=dict(zip(names, sizes, strict=True)),
+        layers={name: file.stat().st_size for name, file in tars(layout).items()},
     )
 
 
@@ -123,7 +133,7 @@ def stub_of_the_driver(image: Unpacked, folder: Path) -> None:
     On a node the container toolkit brings the driver's own.
     """
     site = image.root / SITE
-    named = [site / name for name in ("sgl_kernel", "flash_mla", "deep_gemm")]
+    named = [site / name for name in ("sgl_kernel", "flash_mla", "deep_gemm", "vllm")]
     names = {n for place in named for library in place.rglob("*.so") for n in undefined(library)}
     assert names
     text = "".join(f"int {name}(void) {{ return 100; }}\n" for name in sorted(names))

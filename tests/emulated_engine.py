@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,30 @@ from typing import Any
 from dsv41 import plan
 from dsv41.engines.container import KEY_FILE
 from dsv41.plan import Rank
-from emulated import Unpacked, emulated, stub_of_the_driver
+from emulated import Unpacked, described, emulated, stub_of_the_driver, unpack
 from nix_images import ROOT
 from planned import fleet_for, profile_with
+
+FREE_GB = 12  # the unpacked root and the caches, beside what nix needs for the layers
+
+
+def opened(layout: Path, scratch: Path) -> tuple[Unpacked, dict[str, Any]]:
+    """An image with its layers in `scratch`, unpacked unless they are there; what it is made of."""
+    began = time.monotonic()
+    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+    found = described(layout, scratch / "root")
+    stamp = scratch / "root.digest"
+    if not (stamp.exists() and stamp.read_text() == entry["digest"]):
+        free = shutil.disk_usage(scratch).free / 1e9
+        assert free > FREE_GB, f"{scratch} has {free:.0f} GB free; expected {FREE_GB}"
+        unpack(layout, found.root)
+        stamp.write_text(entry["digest"])
+    return found, {
+        "digest": entry["digest"],
+        "layers": found.layers,
+        "total": sum(found.layers.values()),
+        "unpacked_seconds": round(time.monotonic() - began, 1),
+    }
 
 
 class Asking:

@@ -20,6 +20,7 @@ from nix_images import CONFIG, IMAGES, MARKS, NIX
 ENGINES = ("sglang", "vllm")
 WHEELS = ("cudalibs", "torch", "devtools", "python", "kernels", "engine")
 SITE = "opt/dsv41/lib/python3.11/site-packages"
+KERNELS = FOLDER.parent.parent / "packages" / "flashinfer-aot"
 
 
 def read(name: str) -> Any:
@@ -90,6 +91,7 @@ IMAGE = """lib.mapAttrs (_: i: {
     inherit (i) arch config engine;
     layers = map (l: l.name) i.layers;
     covers = lib.concatMap (l: l.replaces) i.layers;
+    ahead = if i ? ahead then map (l: l.name) i.ahead.layers else null;
   }) { inherit (images) image-tp3 image-tp4 image-tp4-ring image-tp4-cycle; }"""
 # the lock with other bytes of some wheels -> the names of all layers, with their sources' hashes
 BUMP = """let
@@ -118,6 +120,19 @@ class TestByNix:
             "image-tp4-cycle": ring,
         }
         assert {image["arch"] for image in images.values()} == {"arm64"}
+
+    def test_kernels_compiled_ahead_are_a_layer_for_the_same_flashinfer_alone(
+        self, images: Any
+    ) -> None:
+        versions = {
+            engine: {w["name"]: w["version"] for w in wheels(engine)}["flashinfer-python"]
+            for engine in ENGINES
+        }
+        made_of = json.loads((KERNELS / "modules.json").read_text())["flashinfer"]
+        assert [engine for engine, version in versions.items() if version == made_of] == ["sglang"]
+        for image in images.values():
+            layers = [*image["layers"][:-1], "aot", "dsv41"]
+            assert image["ahead"] == (layers if image["engine"] == "sglang" else None)
 
     def test_a_ring_covers_the_one_libnccl_that_plans_mount_over(self, images: Any) -> None:
         for name in ("image-tp4-ring", "image-tp4-cycle"):

@@ -90,6 +90,21 @@ def hooks(_: Any) -> dict[str, Any]:
     }
 
 
+def vllm_hooks(_: Any) -> dict[str, Any]:
+    """vLLM's own loader runs our entry point; which adapters it has put in, and where."""
+    plugins: Any = importlib.import_module("vllm.plugins")
+    install: Any = importlib.import_module("dsv41.adapters.install")
+    before = len(install._installed)
+    plugins.load_general_plugins()
+    installed = sorted(install._installed)
+    return {
+        "before": before,
+        "on": sorted({name for name, _, _ in installed}),
+        "targets": sorted({target for _, target, _ in installed}),
+        "from": str(Path(install.__file__).parent),
+    }
+
+
 def spec_of(generator: str) -> Any:
     """FlashInfer's own description of a module, by the dotted name of what makes it."""
     module, _, function = generator.rpartition(".")
@@ -127,6 +142,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "command_lines": command_lines,
     "preflight": preflight,
     "hooks": hooks,
+    "vllm_hooks": vllm_hooks,
     "ninja_files": ninja_files,
     "kernels": kernels,
 }

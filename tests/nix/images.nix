@@ -4,12 +4,14 @@
   bases ? ./bases,
   system ? builtins.currentSystem,
   sources ? ./stub/sources,
+  # a folder with lib/libnccl.so.2 in the place of the patched one
+  nccl ? null,
 }:
 let
   lib = import ./hostpkgs/lib.nix;
   pkgs = import ./hostpkgs { inherit lib system; };
   # CUDA cannot be had here: what nccl-sparkring is without it
-  nccl = pkgs.callPackage ../../nix/packages/nccl-sparkring.nix {
+  patched = pkgs.callPackage ../../nix/packages/nccl-sparkring.nix {
     config.allowUnfree = false;
     pins = null;
   };
@@ -19,7 +21,7 @@ import ../../nix/images {
     pkgs
     bases
     sources
-    nccl
     ;
+  nccl = if nccl == null then patched else nccl;
   aot = (import ./kernels.nix { inherit system; }).flashinfer-aot-sm121;
 }
