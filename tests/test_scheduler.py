@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
 
-from dsv41.errors import EngineFailed, Error
-from dsv41.local.engine.generation import Event, Generation, Job, Sampling
-from dsv41.local.engine.scheduler import Request, Scheduler
-from dsv41.local.engine.steps import NOBODY, Meter, Runner, Step
-from dsv41.local.model.comm import Alone
-from toy_model import SEEDED, VOCAB, NoiseModel, alone, job
-
-if TYPE_CHECKING:
-    pass
-
-
-class Bench:
-    """A scheduler with a model and no thread; `says` holds what each request was told."""
-
-    def __init__(self, *, slots: int = 2, chunk: int = 4, context: int = 64) -> None:
-        self.model = NoiseModel()
-        self.scheduler = Scheduler(slots=slots, context=context, chunk=chunk, queue=9)
-        self.runner = Runner(
-            self.model, Alone(), slots=slots, context=context, chunk=chunk, meter=Meter()
-        )
-        self.says: list[list[Event | Error]] = []
-
-    def add(self, one: Job) -> Request:
-        heard: list[Event | Error] = []
-        self.says.append(heard)
-        generation = Generation(one, context=self.runner.context)
-        request = Request(generation, deliver=heard.append, fail=heard.append)
-        self.scheduler.submit(request)
-        return request
-
-    def step(self) -> Step:
-        step = self.scheduler.plan()
-        self.scheduler.apply(step, self.runner.lead(step))
-        return step
-
-    def run(self) -> None:
-        while not self.scheduler.idle:
-            self.step()
-
-    def text(self, i: int) -> list[int]:
-        return [t for event in self.says[i] if isinstance(event, Event) for t in event.tokens]
+from dsv41.errors import EngineFailed
+from dsv41.local.engine.generation import Event, Job, Sampling
+from dsv41.local.engine.steps import NOBODY, Step
+from dsv41.local.model.ahead import FRESH, Ahead
+from toy_model import SEEDED, VOCAB, Bench, alone, job
 
 
 def test_a_step_message_survives_the_wire() -> None:
@@ -58,12 +20,15 @@ def test_a_step_message_survives_the_wire() -> None:
         Step(beat=True, decode=(4, NOBODY, 0)),
         Step(resets=(0, 2), prefill=2, chunk=(9, 8, 7)),
         Step(resets=(1,), prefill=1, chunk=(5,), decode=(4, NOBODY, 129279), beat=True),
+        Step(prefill=1, chunk=(5, 4, 3, 2), ahead=Ahead(slot=1, tokens=(9, 8, 7, 6))),
+        Step(decode=(NOBODY, 7, 7), ahead=Ahead(slot=FRESH, tokens=(0,)), stop=True),
+        Step(forget=True),
     ]
     for step in steps:
         message = step.pack(slots=3, chunk=4)
         assert message.dtype == torch.int64
-        assert message.shape == (5 + 3 + 4,)
-        assert Step.unpack(message, slots=3) == step
+        assert message.shape == (8 + 3 + 2 * 4,)
+        assert Step.unpack(message, slots=3, chunk=4) == step
 
 
 def test_a_prompt_is_cut_and_the_text_is_right() -> None:
@@ -196,6 +161,3 @@ def test_a_text_does_not_depend_on_its_neighbors(sampling: Sampling) -> None:
         bench.add(job(2 + i, tokens=5, first=40 + i))
     bench.run()
     assert bench.text(3) == alone(mine)
-
-
-# --- through the engine

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dsv41.local.engine.generation import Job, Sampling
+from dsv41.local.engine.generation import Event, Generation, Job, Sampling
 from dsv41.local.engine.sampling import Sampler
+from dsv41.local.engine.scheduler import Request, Scheduler
+from dsv41.local.engine.steps import Meter, Runner, Step
+from dsv41.local.model.comm import Alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+    from dsv41.errors import Error
+    from dsv41.local.model.ahead import Ahead
 
 VOCAB = 97
 
@@ -35,22 +41,45 @@ class NoiseModel:
 
     def __init__(self, hook: Callable[[], None] | None = None) -> None:
         self.calls: list[tuple[str, tuple[int, ...]]] = []
+        self.held: tuple[int, ...] = ()  # history and tokens of the chunk that was asked for
+        self.early: list[bool] = []  # of every prefill: was it the chunk that was asked for
+        self.dropped = 0
         self.hook = hook
 
     def cache(self, *, slots: int, capacity: int) -> Histories:
         return Histories(slots=slots, capacity=capacity)
 
-    def prefill(self, cache: Histories, *, slot: int, tokens: Sequence[int]) -> Tensor:
+    def prefill(
+        self, cache: Histories, *, slot: int, tokens: Sequence[int], ahead: Ahead | None = None
+    ) -> Tensor:
         self._note("prefill", (slot, len(tokens)))
-        return self._append(cache, slot, tokens)
+        self.early.append((*cache.tokens[slot], *tokens) == self.held)
+        if self.early[-1]:
+            self.held = ()
+        logits = self._append(cache, slot, tokens)
+        self._ask(cache, ahead)
+        return logits
 
-    def decode(self, cache: Histories, *, tokens: Tensor, active: Tensor) -> Tensor:
+    def decode(
+        self, cache: Histories, *, tokens: Tensor, active: Tensor, ahead: Ahead | None = None
+    ) -> Tensor:
+        self._ask(cache, ahead)
         slots = [slot for slot, on in enumerate(active.tolist()) if on]
         self._note("decode", tuple(slots))
         out = torch.full((len(cache.tokens), VOCAB), float("nan"))
         for slot in slots:
             out[slot] = self._append(cache, slot, [int(tokens[slot])])
         return out
+
+    def forget_ahead(self) -> None:
+        self.dropped += bool(self.held)
+        self.held = ()
+
+    def _ask(self, cache: Histories, ahead: Ahead | None) -> None:
+        if ahead is not None:
+            self.forget_ahead()
+            before = cache.tokens[ahead.slot] if ahead.slot >= 0 else ()
+            self.held = (*before, *ahead.tokens)
 
     def reset(self, cache: Histories, *, slot: int) -> None:
         self._note("reset", (slot,))
@@ -91,3 +120,37 @@ def alone(one: Job) -> list[int]:
     for position in range(one.max_tokens):
         history.append(sampler.draw(noise(history), position=position))
     return history[len(one.prompt) :]
+
+
+class Bench:
+    """A scheduler with a model and no thread; `says` holds what each request was told."""
+
+    def __init__(
+        self, *, slots: int = 2, chunk: int = 4, context: int = 64, ahead: bool = True
+    ) -> None:
+        self.model = NoiseModel()
+        self.scheduler = Scheduler(slots=slots, context=context, chunk=chunk, queue=9, ahead=ahead)
+        self.runner = Runner(
+            self.model, Alone(), slots=slots, context=context, chunk=chunk, meter=Meter()
+        )
+        self.says: list[list[Event | Error]] = []
+
+    def add(self, one: Job) -> Request:
+        heard: list[Event | Error] = []
+        self.says.append(heard)
+        generation = Generation(one, context=self.runner.context)
+        request = Request(generation, deliver=heard.append, fail=heard.append)
+        self.scheduler.submit(request)
+        return request
+
+    def step(self) -> Step:
+        step = self.scheduler.plan()
+        self.scheduler.apply(step, self.runner.lead(step))
+        return step
+
+    def run(self) -> None:
+        while not self.scheduler.idle:
+            self.step()
+
+    def text(self, i: int) -> list[int]:
+        return [t for event in self.says[i] if isinstance(event, Event) for t in event.tokens]

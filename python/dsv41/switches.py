@@ -110,12 +110,13 @@ _TABLE = (
 )
 _PLUGIN_ENGINES = ("sglang", "vllm")
 _PLUGIN_TREES = ALL_TREES[1:]
-# what only the engine plugin reads; every default is off or has no effect while its adapter is off
+# What the engine plugin reads; every default is off or has no effect while its adapter is off. The
+# local engine reads engram_prefetch and row_stats_seconds as well.
 _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
     ("engram_dir", "DSV41_PACKED_DIR", "", "Folder of this rank's row files; unset is off."),
     ("engram_partition", "DSV41_ENGRAM_PARTITION", "weighted", "How rows are split over ranks."),
     ("engram_engine", "DSV41_ENGRAM_ENGINE", "auto", "Read engine of the row store."),
-    ("engram_prefetch", "DSV41_ENGRAM_PREFETCH", 0, "Read rows on a side stream, early; 0 is off."),
+    ("engram_prefetch", "DSV41_ENGRAM_PREFETCH", 0, "Read rows before they are needed; 0 is off."),
     ("engram_check", "DSV41_ENGRAM_CHECK", 0, "Read every row a second way and compare; 0 is off."),
     ("row_threads", "DSV41_IO_THREADS", 32, "Threads that read rows."),
     ("row_cache_gib", "DSV41_CACHE_GIB", 0, "Memory of the row cache of one rank, GiB."),

@@ -13,7 +13,7 @@ from dsv41.engines import Launch, container
 from dsv41.fleet import Fleet
 from dsv41.profile import Profile
 
-_SWITCHES = ("max_new_tokens", "reasoning_effort", "loop_abort")
+_SWITCHES = ("max_new_tokens", "reasoning_effort", "loop_abort", "engram_prefetch")
 _OWN = ("--rank", "--serve", "--api-key-file", "--checkpoint", "--rows")
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 

@@ -26,7 +26,8 @@ KNOBS: Mapping[str, Mapping[str, Rule]] = {
 _SERVED = {"tp", "ep", "context", "slots", "chunk", "mem_fraction", "drafter", "draft_window"}
 _ALWAYS = _SERVED | {"revision", "offload", "partition", "shm_gib", "oom_score_adj", "restart"}
 REQUIRED: Mapping[str, frozenset[str]] = {
-    "local": frozenset(LOCAL) - {"max_new_tokens", "reasoning_effort", "loop_abort"},
+    "local": frozenset(LOCAL)
+    - {"max_new_tokens", "reasoning_effort", "loop_abort", "engram_prefetch"},
     "sglang": frozenset(
         _ALWAYS
         | {"served_name", "pool_tokens", "graph_slots", "tool_call_parser", "reasoning_parser"}

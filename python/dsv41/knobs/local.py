@@ -13,6 +13,7 @@ LOCAL: Mapping[str, Rule] = {
     "layout": words("legal", "balanced"),
     "partition": words(*PARTITIONS),
     "row_engine": words("auto", "uring", "aio", "pread"),
+    "engram_prefetch": flag(),
     "slots": number(1, 64),
     "context": number(256, 4096),
     "peer_timeout_seconds": number(1, 60),

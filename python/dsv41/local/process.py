@@ -50,6 +50,7 @@ def run(
         row_engine=options.row_engine,
         slots=options.slots,
         context=options.context,
+        ahead=read(os.environ, "engram_prefetch") != 0,
     )
 
     def join() -> Comm:

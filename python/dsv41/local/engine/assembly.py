@@ -17,6 +17,7 @@ import numpy as np
 from dsv41 import rows
 from dsv41.errors import CheckFailed, EngineFailed
 from dsv41.local.engine.steps import Meter, Metered, Runner
+from dsv41.local.model.ahead import Early
 from dsv41.local.model.comm import Alone, Comm, Gloo
 from dsv41.local.model.config import ModelConfig
 from dsv41.local.model.engram import StoreReader
@@ -46,6 +47,7 @@ class Parts:
     row_engine: str = "auto"
     slots: int = 8
     context: int = 4096
+    ahead: bool = True
 
 
 class Peers(Gloo):
@@ -114,9 +116,16 @@ def assemble(
         rows=StoreReader(cast("Any", stores)),
         comm=metered,
         token_map=_token_map(parts.checkpoint, config),
+        early=Early(meter.ahead),
     )
     runner = Runner(
-        model, metered, slots=parts.slots, context=parts.context, chunk=model.chunk, meter=meter
+        model,
+        metered,
+        slots=parts.slots,
+        context=parts.context,
+        chunk=model.chunk,
+        meter=meter,
+        ahead=parts.ahead,
     )
     return Assembled(runner=runner, stores=stores, comm=comm)
 

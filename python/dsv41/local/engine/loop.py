@@ -79,7 +79,11 @@ class Engine:
         self._rows = rows
         self._vocab = vocab
         self._scheduler = Scheduler(
-            slots=runner.slots, context=runner.context, chunk=runner.chunk, queue=queue
+            slots=runner.slots,
+            context=runner.context,
+            chunk=runner.chunk,
+            queue=queue,
+            ahead=runner.ahead,
         )
         self._wake = threading.Condition()
         self._inbox: list[Request] = []
@@ -131,6 +135,9 @@ class Engine:
             "prefill_steps": scheduler.prefill_steps,
             "model_seconds": meter.model,
             "collective_seconds": meter.collectives,
+            "rows_ahead_asked": meter.ahead.asked,
+            "rows_ahead_used": meter.ahead.used,
+            "rows_ahead_dropped": meter.ahead.dropped,
             "rows": {layer: dict(stats) for layer, stats in self._rows().items()},
         }
 
@@ -205,7 +212,7 @@ class Engine:
         return True
 
     def _do(self, step: Step) -> None:
-        if not (step.beat or step.chunk or step.decode):
+        if not (step.beat or step.chunk or step.decode or step.forget):
             return
         self._stepping = time.monotonic()
         logits = self._runner.lead(step)
@@ -218,7 +225,7 @@ class Engine:
             self._scheduler.apply(step, logits)
 
     def _has_work(self) -> bool:
-        return self._ending or self.busy
+        return self._ending or self.busy or self._scheduler.loose
 
     def _until_beat(self) -> float | None:
         """Give the seconds until the next beat; None when there is no other rank to ask."""

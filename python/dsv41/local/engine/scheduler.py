@@ -4,6 +4,9 @@ Admission is first come, first served. A step appends at most one prompt chunk (
 prompt that waited longest since its last chunk) and decodes every slot whose prompt is complete, so
 neither a long prompt nor a full batch holds the others up. A prompt is always cut at the same
 places, whatever else runs: a text must not depend on its neighbors.
+
+So the chunk after this step's is known, unless its request is canceled: the turn's next, or where
+no slot fills, the first one of the request that waits longest. A step names it, once.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING
 from dsv41.errors import EngineFailed, Error
 from dsv41.local.engine.sampling import Sampler
 from dsv41.local.engine.steps import NOBODY, Logits, Step
+from dsv41.local.model.ahead import FRESH, Ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,9 +69,14 @@ class Request:
 
 
 class Scheduler:
-    """The queue and the slots, used by one thread; only `Request.canceled` is set from others."""
+    """The queue and the slots, used by one thread; only `Request.canceled` is set from others.
 
-    def __init__(self, *, slots: int, context: int, chunk: int, queue: int) -> None:
+    ahead: whether steps name the chunk that comes next.
+    """
+
+    def __init__(
+        self, *, slots: int, context: int, chunk: int, queue: int, ahead: bool = True
+    ) -> None:
         self.context = context
         self.chunk = chunk
         self.bound = queue
@@ -78,6 +87,8 @@ class Scheduler:
         self.prefill_steps = 0
         self._turns: deque[int] = deque()  # slots that still fill, the next one first
         self._fresh: set[int] = set()  # slots given to a request that the model has not emptied yet
+        self._ahead = ahead
+        self._asked: tuple[Request, int] | None = None  # whose chunk, from where, was named
 
     @property
     def running(self) -> int:
@@ -93,6 +104,11 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether no step is needed now."""
         return self.running == 0 and self.queued == 0
+
+    @property
+    def loose(self) -> bool:
+        """Whether rows were asked for that no request wants any more."""
+        return self._asked is not None and self.idle
 
     def room(self) -> int:
         """How many more requests may come: free slots and free places in the queue."""
@@ -113,11 +129,14 @@ class Scheduler:
             for request in self.slots
         )
         busy = any(token != NOBODY for token in decode)
+        ahead, forget = self._name_next(slot, chunk)
         return Step(
             resets=resets,
             prefill=slot,
             chunk=chunk,
             decode=decode if busy else (),
+            ahead=ahead,
+            forget=forget,
             beat=beat,
         )
 
@@ -155,6 +174,31 @@ class Scheduler:
         slot = self._turns[0]
         request = self._at(slot)
         return slot, request.job.prompt[request.filled : request.filled + self.chunk]
+
+    def _name_next(self, slot: int, chunk: tuple[int, ...]) -> tuple[Ahead | None, bool]:
+        """The chunk to ask for during the step of `chunk`; whether to forget the one asked for."""
+        asked = self._asked
+        if chunk and asked == (self._at(slot), self._at(slot).filled):
+            asked = None  # this step uses it
+        following = self._following(slot, chunk) if self._ahead else None
+        self._asked = None if following is None else following[:2]
+        if following is None or self._asked == asked:
+            return None, following is None and asked is not None
+        request, first, where = following
+        tokens = request.job.prompt[first : first + self.chunk]
+        return Ahead(slot=where, tokens=tokens), False
+
+    def _following(self, slot: int, chunk: tuple[int, ...]) -> tuple[Request, int, int] | None:
+        """The chunk after `chunk`: whose, from which token, in which slot."""
+        turns = [turn for turn in self._turns if turn != slot]
+        if chunk and self._at(slot).filled + len(chunk) < len(self._at(slot).job.prompt):
+            turns.append(slot)
+        if turns:
+            request = self._at(turns[0])
+            return request, request.filled + (len(chunk) if turns[0] == slot else 0), turns[0]
+        if self.waiting:
+            return self.waiting[0], 0, FRESH
+        return None
 
     def _filled(self, step: Step, logits: Logits) -> None:
         request = self._at(step.prefill)

@@ -37,6 +37,9 @@ _COUNTERS = (
     ("prefill_steps", "prefill_steps", "Steps that appended a prompt chunk."),
     ("model_seconds", "model_seconds", "Seconds of rank 0 in model calls."),
     ("collective_seconds", "collective_seconds", "Seconds of rank 0 in collectives."),
+    ("rows_asked_ahead", "rows_ahead_asked", "Row ids of rank 0 that were asked for a step early."),
+    ("rows_used_ahead", "rows_ahead_used", "Of these, ids whose chunk came."),
+    ("rows_dropped_ahead", "rows_ahead_dropped", "Of these, ids whose request was canceled."),
 )
 _GAUGES = (
     ("requests_running", "running", "Requests that hold a slot."),

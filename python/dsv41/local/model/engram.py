@@ -195,6 +195,11 @@ class EngramLayer:
         product = weights[prefix + "q_weight"] * weights[prefix + "k_weight"]
         self._dot_weight = product * self._hidden**-0.5
 
+    @property
+    def columns(self) -> int:
+        """How many rows a token has on this rank."""
+        return len(self._columns)
+
     def ask(self, ids: Tensor) -> Rows:
         """Begin to read the rows int64 [n, all columns] of this layer."""
         return self._rows.ask(self._layer, ids[:, self._columns])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dsv41.geometry import Shard, carry, pad_attention, real_span, windows
+from dsv41.local.model.ahead import FRESH, Ahead, Early
 from dsv41.local.model.attention import Attention
 from dsv41.local.model.batch import Batch, make_batch
 from dsv41.local.model.cache import Cache
@@ -80,6 +81,7 @@ class Model:
         rows: reads this rank's Engram rows.
         comm: the group of ranks.
         token_map: token id -> compressed id.
+        early: holds the rows of the next prompt chunk.
         dtype: of all tensors: float32 in service, float64 in proofs.
         fill: what memory holds that nothing may read before it is written: NaN in proofs.
     """
@@ -96,11 +98,12 @@ class Model:
         rows: RowReader,
         comm: Comm,
         token_map: Sequence[int],
+        early: Early | None = None,
         dtype: torch.dtype = torch.float32,
         fill: float = 0.0,
     ) -> None:
         self._config, self._comm, self._dtype, self._fill = config, comm, dtype, fill
-        self._token_map = token_map
+        self._token_map, self._early = token_map, early or Early()
         self._layers = [
             Layer(config, weights, layer=layer, shard=shard, layout=layout, fill=fill)
             for layer in range(config.num_hidden_layers)
@@ -131,24 +134,37 @@ class Model:
         """Empty a slot."""
         cache.reset(slot)
 
-    def prefill(self, cache: Cache, *, slot: int, tokens: Sequence[int]) -> Tensor | None:
+    def forget_ahead(self) -> None:
+        """Drop the rows that were asked for ahead: nobody wants that chunk any more."""
+        self._early.drop()
+
+    def prefill(
+        self, cache: Cache, *, slot: int, tokens: Sequence[int], ahead: Ahead | None = None
+    ) -> Tensor | None:
         """Append tokens to a slot, `chunk` a pass; logits [vocab] of the last one on rank 0.
+
+        The rows of `ahead` are asked for while the last pass computes.
 
         Raises UsageError D059 when the slot has no room for them.
         """
-        states = self.states(cache, slot=slot, tokens=tokens)
+        states = self.states(cache, slot=slot, tokens=tokens, ahead=ahead)
         logits = self._head(states[-1:])
         return None if logits is None else logits[0]
 
     @torch.inference_mode()
-    def states(self, cache: Cache, *, slot: int, tokens: Sequence[int]) -> Tensor:
+    def states(
+        self, cache: Cache, *, slot: int, tokens: Sequence[int], ahead: Ahead | None = None
+    ) -> Tensor:
         """As `prefill`, but all normed final states [n, d], before the head; on every rank."""
         cache.room(slot, len(tokens))
         parts = []
         for first in range(0, len(tokens), self.chunk):
             part = list(tokens[first : first + self.chunk])
             start = cache.lengths[slot]
-            rows = self._ask(self._look_back(cache, slot, part))
+            terms = self._look_back(cache, slot, part)
+            rows = self._early.take(terms) or self._ask(terms)
+            if ahead is not None and first + self.chunk >= len(tokens):
+                self._ask_ahead(cache, ahead)
             batch = make_batch(
                 cache,
                 self._config,
@@ -161,7 +177,9 @@ class Model:
         return torch.cat(parts)
 
     @torch.inference_mode()
-    def decode(self, cache: Cache, *, tokens: Tensor, active: Tensor) -> Tensor | None:
+    def decode(
+        self, cache: Cache, *, tokens: Tensor, active: Tensor, ahead: Ahead | None = None
+    ) -> Tensor | None:
         """Append one token to every active slot, at the full width whatever is active.
 
         `tokens` int64 [slots] holds anything at inactive slots, `active` is bool [slots]. The
@@ -182,6 +200,8 @@ class Model:
             for slot, (token, alive) in enumerate(zip(ids.tolist(), live, strict=True))
         ]
         rows = self._ask(terms, active)
+        if ahead is not None:
+            self._ask_ahead(cache, ahead)
         batch = make_batch(
             cache,
             self._config,
@@ -201,6 +221,14 @@ class Model:
         cache.lengths[slot] += len(ids)
         return found
 
+    def _ask_ahead(self, cache: Cache, ahead: Ahead) -> None:
+        """Begin to read the rows of a chunk that follows what its slot holds now."""
+        before = () if ahead.slot == FRESH else cache.history[ahead.slot]
+        ids = [self._token_map[token] for token in ahead.tokens]
+        terms = windows(ids, engram=self._config.engram, previous=before)
+        columns = sum(layer.columns for layer in self._engram.values())
+        self._early.ask(terms, lambda: self._ask(terms), ids=len(terms) * columns)
+
     def _ask(self, terms: list[tuple[int, ...]], active: Tensor | None = None) -> list[Rows]:
         """Begin to read the rows of n look-back windows for all Engram layers."""
         ids = self._hasher.ids(terms)
@@ -208,7 +236,7 @@ class Model:
             ids.masked_fill_(~active.view(1, -1, 1), FOREIGN)
         return [layer.ask(wanted) for layer, wanted in zip(self._engram.values(), ids, strict=True)]
 
-    def _forward(self, cache: Cache, batch: Batch, ids: Tensor, rows: list[Rows]) -> Tensor:
+    def _forward(self, cache: Cache, batch: Batch, ids: Tensor, rows: Sequence[Rows]) -> Tensor:
         """Normed final states [n, d] of the batch's rows; the cache takes the rows in."""
         embedded, memory = self._inputs(ids, rows)
         streams = embedded.unsqueeze(1).repeat(1, self._config.hc_mult, 1)
@@ -227,7 +255,7 @@ class Model:
             streams, pre = expand(output, streams, mix), mix.pre
         return self._norm(collapse(streams, pre))
 
-    def _inputs(self, ids: Tensor, rows: list[Rows]) -> tuple[Tensor, dict[int, Tensor]]:
+    def _inputs(self, ids: Tensor, rows: Sequence[Rows]) -> tuple[Tensor, dict[int, Tensor]]:
         """Embeddings [n, d] and, by layer, Engram projections: one collective for all."""
         parts = [self._embedding(ids)]
         parts += [
