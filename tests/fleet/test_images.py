@@ -22,6 +22,7 @@ def bare(local_image: Image) -> Iterator[Fleet]:
         yield fleet
 
 
+@pytest.mark.timeout(600)
 def test_a_copy_that_is_cut_goes_on_and_ends_with_the_same_digest(bare: Fleet) -> None:
     at = ("--profile", "local", "--fleet", str(bare.file), "--image", bare.image.reference)
     words = ("build", *at, "--from", str(bare.image.layout))

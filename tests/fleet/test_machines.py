@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from dsv41 import containers, plan
 from fleet import fleets
 from fleet.fleets import Fleet
@@ -81,8 +79,7 @@ def test_nothing_is_left_of_a_fleet_that_failed(local_image: Image) -> None:
     held = [ssh(fleet, rank, " ".join(start)).strip() for rank in range(3)]
     pids = [machine.pid for machine in fleet.machines]
     error = RuntimeError("in the middle of it")
-    with pytest.raises(RuntimeError, match="in the middle"):
-        context.__exit__(RuntimeError, error, None)
+    assert not context.__exit__(RuntimeError, error, None)  # it goes on to whoever has the fleet
     folder = fleet.folder
     assert not folder.exists()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
