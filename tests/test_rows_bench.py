@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dsv41 import cli
+from dsv41 import cli, host
 from dsv41.errors import CheckFailed, Error
 from dsv41.rows import bench
 from dsv41.rows.bench import fio, goals, place, runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MEMORY = {"lookups": 1, "page_cache_bytes": 0, "rss_bytes": 1 << 20}
 
@@ -45,6 +47,28 @@ def test_a_small_bench_end_to_end(
     missed = [goal for goal in report["goals"] if goal["met"] is False]
     assert status == bool(missed)
     assert report["status"] == ("fail" if missed else "ok")
+
+
+@pytest.mark.parametrize("wanted", [1, 3], ids=["while it writes", "while it measures"])
+def test_a_term_leaves_no_file(tmp_path: Path, wanted: int) -> None:
+    # the descriptors of the engines' stores say that the file is written
+    words = ["--folder", str(tmp_path), "--span", "0.05", "--force"]
+    command = [sys.executable, "-m", "dsv41", "rows", "bench", *words]
+    bench = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    held = Path(f"/proc/{bench.pid}/fd")
+
+    def opened() -> bool:
+        count = 0
+        for link in list(held.iterdir()):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                count += tmp_path in link.readlink().parents
+        return count >= wanted
+
+    assert host.wait_until(opened, seconds=60, every=0.01), bench.poll()
+    bench.send_signal(signal.SIGTERM)
+    says = bench.communicate(timeout=60)[1]
+    assert (bench.returncode, list(tmp_path.iterdir())) == (130, []), says
+    assert "asked to stop" in says
 
 
 def one(

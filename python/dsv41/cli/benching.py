@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from dsv41.errors import CheckFailed
+from dsv41 import host
+from dsv41.errors import INTERRUPTED, CheckFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,10 @@ _MARKS = {True: "ok", False: "MISSED", None: "not measured"}
 
 
 def rows_bench(args: Namespace, talk: Talk) -> int:
-    """Measure row lookups; the exit status says whether every measured goal is met."""
+    """Measure row lookups; the exit status says whether every measured goal is met.
+
+    A TERM ends it as Ctrl-C does: the file that it made is removed.
+    """
     from dsv41.rows import bench  # noqa: PLC0415 - needs the row-store extension
 
     options = bench.Options(
@@ -28,7 +32,12 @@ def rows_bench(args: Namespace, talk: Talk) -> int:
         fio=args.with_fio,
         force=args.force,
     )
-    report = bench.run(options, say=talk.say)
+    try:
+        with host.term_raises():
+            report = bench.run(options, say=talk.say)
+    except host.Terminated:
+        talk.say("asked to stop: nothing is left behind")
+        return INTERRUPTED
     if args.json:
         talk.document("rows-bench", **report)
     else:
