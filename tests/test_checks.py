@@ -73,7 +73,7 @@ def test_balanced_padding_leaves_no_rank_empty() -> None:
         ("tp3", {"hc_fused": True}),
         ("tp4", {"roce_allreduce": True}),
         ("tp4", {"moe_b12x": True}),
-        ("tp4", {"fast_load": True}),
+        ("tp4", {"l2_prefetch": True}),
         ("tp4-cycle", {"engram_read_chunk": 16}),
         ("tp4-cycle", {"loop_abort": True}),
     ],

@@ -104,6 +104,7 @@ def test_the_plugin_is_off_by_default() -> None:
         "row_cache_ways",
         "verify_cap_min",
         "draft_head_fp8_max_m",
+        "fast_load_inflight_gb",
     }  # settings of what is on
     mine = [s for s in SWITCHES.values() if s.engines == ("sglang", "vllm") and s.name not in on]
     words = {"", "off", "auto", "legal", "weighted"}

@@ -9,6 +9,7 @@ from dsv41.adapters.sglang import (
     draft_tau,
     engram_nvme,
     engram_prefetch,
+    fast_load,
     image_text,
     loop_stop,
     mxfp8_b12x,
@@ -27,6 +28,7 @@ from dsv41.adapters.vllm import sm12_pages
 SGLANG: tuple[Adapter, ...] = (
     engram_nvme.ADAPTER,
     engram_prefetch.ADAPTER,
+    fast_load.ADAPTER,
     tp_pad.ADAPTER,
     shared_pad_k.ADAPTER,
     scale_repair.ADAPTER,

@@ -33,6 +33,8 @@ _SWITCHES: Mapping[str, str] = {
     "wo_a_w8_draft": "wo_a_w8_draft",
     "draft_head_fp8": "draft_head_fp8",
     "shared_pad_k": "shared_pad_k",
+    "fast_load": "fast_load",
+    "fast_load_inflight_gb": "fast_load_inflight_gb",
     "sm12_pages": "sm12_pages",
     "image_text": "image_text",
     "thinking_alias": "thinking_alias",

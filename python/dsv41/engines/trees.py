@@ -81,6 +81,7 @@ _TREES = (
             "wo_a_w8": ADAPTER,
             "draft_head_fp8": ADAPTER,
             "shared_pad_k": ADAPTER,
+            "fast_load": ADAPTER,
             "block_verify": FLAG,  # --speculative-use-block-verification
             "bounded_indexer": FLAG,  # sglang #40217, a default
             "decoder_replay": FLAG,
