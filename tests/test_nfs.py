@@ -67,7 +67,7 @@ class Machine:
     def boots(self) -> None:
         """Wait until ssh answers and the boot is over."""
         up = "systemctl is-system-running --wait; systemctl is-active network-online.target"
-        assert wait_until(lambda: self._answers("true"), seconds=240, every=3)
+        assert wait_until(lambda: self._answers("true"), seconds=900, every=3)
         assert self._answers(up, seconds=240)
 
     def _answers(self, command: str, *, seconds: float = 20) -> bool:

@@ -144,9 +144,8 @@ def test_a_rank_with_another_plan_is_refused_for_good(three: Fleet) -> None:
     plans = [three[rank].own("/srv/dsv41/run/plan.json") for rank in (0, 1)]
     plans[1].write_text(other.out)
     for rank in (1, 0):
-        (program,) = three[rank].own("/srv/dsv41/bin").glob("*.pyz")
         words = ("rank", "start", "--plan", "/srv/dsv41/run/plan.json", "--rank", str(rank))
-        three[rank].run("python3", f"/srv/dsv41/bin/{program.name}", *words)
+        three[rank].run("python3", serving.program(three[rank]), *words)
     until(lambda: serving.state_of(three[1], 1).get("state") == "ended", seconds=60)
     state = serving.state_of(three[1], 1)
     assert (state["code"], state["exit"]) == ("D422", 5)

@@ -165,12 +165,11 @@ def test_units_run_what_ssh_runs(three: Fleet) -> None:
     try:
         for rank, machine in enumerate(three.machines):
             mine = [line.split() for line in started if line.split()[-1] == str(rank)]
-            (program,) = machine.own("/srv/dsv41/bin").glob("*.pyz")
-            _install(machine.own("/srv/path"), f"/srv/dsv41/bin/{program.name}")
+            _install(machine.own("/srv/path"), serving.program(machine))
             path = "PATH=/srv/path:/usr/sbin:/usr/bin:/sbin:/bin"
             *before, last = mine
             for words in before:
-                machine.run("env", path, *words, seconds=120)
+                machine.run("env", path, *words, seconds=280)
             running.append(subprocess.Popen(machine.enter("env", path, *last)))
         until(lambda: three.endpoint.status("/ready") == 200, seconds=serving.ROUND)
         assert "42" in three.ask("What is 19 + 23?")
