@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import resource
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dsv41 import rows
-from rowsfix import OWNED, RIGHT, Checkpoint, pack_all, write_checkpoint
-from rowstool import OK, UNSUPPORTED, Done, Tool, build_tool
+from rowsfix import RIGHT, Checkpoint, pack_all, write_checkpoint
+from rowstool import UNSUPPORTED, Tool, assert_exact, build_tool, look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-IDS = [OWNED.to_global(1, local) for local in (0, 1, 31, 32, 100, 200, 31)]
 
 
 @pytest.fixture(scope="module")
@@ -37,29 +33,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def path(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = pack_all(checkpoint, tmp_path_factory.mktemp("rows"), ["weighted"])
     return folder / rows.file_name(**RIGHT)
-
-
-def look(
-    tool: Tool,
-    path: Path,
-    *,
-    engine: str = "auto",
-    fault: str = "",
-    before: Callable[[], object] | None = None,
-) -> Done:
-    words = ["lookup", path, 1, 1, 3, "weighted", engine, *IDS]
-    return tool.run(*words, fault=fault, below=path.parent if fault else None, before=before)
-
-
-def assert_exact(done: Done, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The rows of a run are right; its statistics."""
-    assert done.status == OK, done.says
-    right = [
-        checkpoint.weights[1][row].tobytes() + checkpoint.scales[1][row].tobytes() for row in IDS
-    ]
-    assert list(done.lines[:-1]) == [row.hex() for row in right]
-    stats: dict[str, Any] = json.loads(done.lines[-1])
-    return stats
 
 
 def test_a_ring_does_with_less(tool: Tool, path: Path, checkpoint: Checkpoint) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dsv41_rows
 import numpy as np
@@ -18,6 +18,7 @@ from rowsfix import OWNED, RIGHT, SMALL, Checkpoint, arrays, pack_all, write_che
 from rowstool import (
     ABORTED,
     CORRUPT,
+    IDS,
     IO,
     MISMATCH,
     OK,
@@ -25,17 +26,16 @@ from rowstool import (
     TRUNCATED,
     UNFINISHED,
     UNSUPPORTED,
-    Done,
     Tool,
+    assert_exact,
     build_tool,
+    look,
     pack_words,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# local rows 0, 1, 31 (page 2) and 32, 100 (page 6), 200 (page 13), one twice
-IDS = [OWNED.to_global(1, local) for local in (0, 1, 31, 32, 100, 200, 31)]
 ENGINES = ("uring", "aio", "pread")
 
 
@@ -53,30 +53,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def path(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = pack_all(checkpoint, tmp_path_factory.mktemp("rows"), ["weighted"])
     return folder / rows.file_name(**RIGHT)
-
-
-def look(
-    tool: Tool,
-    path: Path,
-    *,
-    engine: str = "auto",
-    mode: str = "lookup",
-    ids: list[int] = IDS,
-    **fault: object,
-) -> Done:
-    words = [mode, path, 1, 1, 3, "weighted", engine, *ids]
-    return tool.run(*words, below=path.parent, **fault)  # type: ignore[arg-type]
-
-
-def assert_exact(done: Done, checkpoint: Checkpoint, ids: list[int] = IDS) -> dict[str, Any]:
-    """The rows of a run are right; its statistics."""
-    assert done.status == OK, done.says
-    right = [
-        checkpoint.weights[1][row].tobytes() + checkpoint.scales[1][row].tobytes() for row in ids
-    ]
-    assert list(done.lines[:-1]) == [row.hex() for row in right]
-    stats: dict[str, Any] = json.loads(done.lines[-1])
-    return stats
 
 
 @pytest.mark.parametrize("engine", ENGINES)
