@@ -13,6 +13,7 @@ import pytest
 import sharded_model as case
 import torch
 from hooked import hooked
+from page_cache import cached, forget
 from sglang.srt.model_loader import loader
 from sglang.srt.models.deepseek_v4 import DeepseekV4ForCausalLM
 from sglang.srt.models.deepseek_v4_dspark import DeepseekV4ForCausalLMDSpark
@@ -103,7 +104,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     case.stand_aside(monkeypatch)
     fast_load._loaded.clear()
-    fast_load.NOW.part = None  # an engine would have ended where a test goes on
 
 
 def loaded(
@@ -249,9 +249,8 @@ def test_ways_past_it_are_refused(files: list[Path], monkeypatch: pytest.MonkeyP
             made.load_weights(iter(()))
         assert caught.value.code == "D487"
         monkeypatch.undo()
-    fast_load._begin("draft")
-    with pytest.raises(UsageError, match="came another way"):
-        fast_load.end(None)
+    with pytest.raises(UsageError, match="the draft's weights came another way"):
+        fast_load.load_draft(lambda _: None, None)
     with pytest.raises(UsageError, match="expected at least 1"):
         fast_load.check({"DSV41_FAST_LOAD_INFLIGHT_GB": "0"})
 
@@ -278,3 +277,15 @@ def test_the_bytes_of_the_released_checkpoint() -> None:
     # 155.2 GB of a rank of four with one group (MiaAI-Lab), of which 0.8 are the vision tower's
     vision = 32 * (4 * 1024**2 + 3 * 1024 * 2816) * 2
     assert abs(read[4, 1, "target"] + read[4, 1, "draft"] + vision - 155.2e9) < 0.3e9
+
+
+def test_the_page_cache_stays_as_it_was(files: list[Path]) -> None:
+    everything = sum(file.stat().st_size for file in files)
+    forget(files)
+    assert cached(files) == 0
+    with fast(1):
+        loaded("target", files, 0, 4, 1)
+    assert cached(files) < everything // 10, "headers, and what the kernel reads ahead of them"
+    forget(files)
+    loaded("target", files, 0, 4, 1)
+    assert cached(files) > everything // 2, "the stock loader fills it"

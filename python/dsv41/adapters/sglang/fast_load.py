@@ -9,9 +9,10 @@ at it gives the file's bytes, slower; the log counts such bytes. A tensor of ano
 than the checkpoint's ends the process. So do a load format and a reading ahead that go past this.
 DSV41_FAST_LOAD_INFLIGHT_GB bounds the memory of tensors that are read and not yet copied.
 
-Why: The engine maps the files, so a rank reads about the same bytes, a page fault at a time: 0.5
-GB/s of a GB10's drive, which gives 5.8 to 16 readers (MiaAI-Lab). Read that way the page cache
-fills as well, which on a Spark is memory that the weights need.
+Why: The engine maps the files. Each page fault waits for the drive, 0.5 GB/s on a GB10 where 16
+readers get 5.8 (MiaAI-Lab), and the kernel reads ahead of it: here whole files came into the page
+cache, of which a rank keeps a part (docs/evidence/engines.md). On a Spark that cache is memory that
+the weights need.
 
 Exact: The engine loads the same bytes; the plan decides when they are read, never which. Run in
 the released engine on a CPU: target and draft at one, three (padded) and four ranks, with one group
@@ -36,6 +37,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,32 +66,33 @@ NOW = Loading()
 _loaded: set[Part] = set()
 
 
-def begin_target(*_args: Any, **_kwargs: Any) -> None:
-    """Before the target's weights are loaded."""
-    _begin("target")
+def load_target(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the loading of the target's weights."""
+    with _loading("target"):
+        return original(model, *args, **kwargs)
 
 
-def begin_draft(*_args: Any, **_kwargs: Any) -> None:
-    """Before the draft's."""
-    _begin("draft")
+def load_draft(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the loading of the draft's weights."""
+    with _loading("draft"):
+        return original(model, *args, **kwargs)
 
 
-def _begin(part: Part) -> None:
+@contextmanager
+def _loading(part: Part) -> Iterator[None]:
+    """A model's weights come by `read`, the first time; D487 for any other way."""
     given = published("model", "load_format")
     name = getattr(given, "value", given)
     if name is not None and name not in MAPPING_FORMATS:
         raise _contradicted(f"--load-format {name} reads the files itself")
     NOW.part, NOW.read = part, False
-
-
-def end(result: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After a model's weights were loaded: they must have come this way, the first time."""
-    part, NOW.part = NOW.part, None
-    if part is not None and part not in _loaded and not NOW.read:
+    try:
+        yield
+    finally:
+        NOW.part = None
+    if part not in _loaded and not NOW.read:
         raise _contradicted(f"the {part}'s weights came another way than from safetensors files")
-    if part is not None:
-        _loaded.add(part)
-    return result
+    _loaded.add(part)
 
 
 def read(original: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -150,22 +153,24 @@ def check(environ: Mapping[str, str]) -> None:
         raise _contradicted(f"{name} is {environ[name]}; expected at least 1")
 
 
-def _model(target: str, begin: Any) -> tuple[Hook, Hook]:
-    name = f"{MODELS}.{target}.load_weights"
-    return (
-        Hook(target=name, kind="before", call=begin, takes=("weights",)),
-        Hook(target=name, kind="after", call=end),
-    )
-
-
 ADAPTER = Adapter(
     name="fast_load",
     switch="fast_load",
     engines=("sglang",),
     trees=("sglang-0.5.23",),
     hooks=(
-        *_model("deepseek_v4.DeepseekV4ForCausalLM", begin_target),
-        *_model("deepseek_v4_dspark.DeepseekV4ForCausalLMDSpark", begin_draft),
+        Hook(
+            target=f"{MODELS}.deepseek_v4.DeepseekV4ForCausalLM.load_weights",
+            kind="around",
+            call=load_target,
+            takes=("weights",),
+        ),
+        Hook(
+            target=f"{MODELS}.deepseek_v4_dspark.DeepseekV4ForCausalLMDSpark.load_weights",
+            kind="around",
+            call=load_draft,
+            takes=("weights",),
+        ),
         *(
             Hook(
                 target=f"{MODULE}.{name}",
