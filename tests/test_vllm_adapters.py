@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 
 from dsv41.adapters import table
 from dsv41.adapters.keygate import KeyGate
-from dsv41.adapters.vllm import api_keys, engram_nvme, sm12_pages
+from dsv41.adapters.vllm import api_keys, engram_ahead, engram_nvme, sm12_pages
 from dsv41.adapters.vllm.columns import gathered_order, own_columns
 from dsv41.adapters.vllm.engram_nvme import (
     check_config,
@@ -290,4 +290,9 @@ def test_pages_elsewhere_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_all_are_in_the_table() -> None:
-    assert table.VLLM == (engram_nvme.ADAPTER, sm12_pages.ADAPTER, api_keys.ADAPTER)
+    assert table.VLLM == (
+        engram_nvme.ADAPTER,
+        engram_ahead.ADAPTER,
+        sm12_pages.ADAPTER,
+        api_keys.ADAPTER,
+    )

@@ -117,6 +117,7 @@ _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
     ("engram_partition", "DSV41_ENGRAM_PARTITION", "weighted", "How rows are split over ranks."),
     ("engram_engine", "DSV41_ENGRAM_ENGINE", "auto", "Read engine of the row store."),
     ("engram_prefetch", "DSV41_ENGRAM_PREFETCH", 0, "Read rows before they are needed; 0 is off."),
+    ("engram_ahead", "DSV41_ENGRAM_AHEAD", 0, "1: all layers' rows at once; 2: next chunk's too."),
     ("engram_check", "DSV41_ENGRAM_CHECK", 0, "Read every row a second way and compare; 0 is off."),
     ("row_threads", "DSV41_IO_THREADS", 32, "Threads that read rows."),
     ("row_cache_gib", "DSV41_CACHE_GIB", 0, "Memory of the row cache of one rank, GiB."),

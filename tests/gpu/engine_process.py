@@ -110,6 +110,22 @@ class Engine:
             for table in found
         ]
 
+    def ahead(self) -> dict[str, int]:
+        """What the rows read early came to; empty where nothing is read early."""
+        (table, *_) = [table for table in self._tables() if hasattr(table, "part_n_hash_cols")]
+        together = getattr(table, "together", None)
+        if together is None:
+            return {}
+        counts = vars(together.chunks.counts) if together.chunks else {}
+        return {"early": together.early, "alone": together.alone, **counts}
+
+    def name_chunks(self, on: bool) -> None:
+        """Turn the next chunk's rows on or off in a running engine that has them."""
+        from dsv41.adapters.vllm import engram_ahead  # noqa: PLC0415 - as above
+
+        (table, *_) = [table for table in self._tables() if hasattr(table, "part_n_hash_cols")]
+        engram_ahead._chunks[:] = [table.together.chunks] if on else []
+
     def lookups(self, batches: int) -> list[str]:
         """Digests of what each table gives for the same random ids."""
         from hashlib import sha256  # noqa: PLC0415 - beside what it is for

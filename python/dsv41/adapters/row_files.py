@@ -65,6 +65,7 @@ def open_rows(
     checkpoint: Path | None,
     production: bool,
     environ: Mapping[str, str],
+    least_cache: int = 0,
 ) -> Rows:
     """Open this rank's file of a layer.
 
@@ -76,6 +77,7 @@ def open_rows(
         checkpoint: folder whose table the rows must come from; None is not checked.
         production: a failed read ends the process, for readers that cannot raise.
         environ: the switches.
+        least_cache: bytes of the store's cache, where the switches give it less.
 
     Raises:
         Error: D021-D025 and D028-D031, as `dsv41.rows.open_shard`; D146, when the table has
@@ -102,7 +104,7 @@ def open_rows(
             rank=rank,
             tp=tp,
             threads=max(switches.read(environ, "row_threads"), 0),
-            cache_bytes=_cache_bytes(environ, engram),
+            cache_bytes=max(_cache_bytes(environ, engram), least_cache),
             production=int(production),
         )
         ranges = tuple((lo, hi, base) for lo, hi, base in library.inspect(str(path))["ranges"])

@@ -88,20 +88,51 @@ class Lookup:
             ValueError: shapes that do not fit, or more ids than there is room for.
             RowsError: an earlier lookup failed and the store was not opened for production.
         """
-        self.check()
-        count = indices.numel()
         self._expect(indices, out)
-        if count == 0:
-            return
-        work = self.works.begin(count, captured=self._captured())
-        self._send_ids(indices, count)
+        count = self._begin(indices, "lookup")
+        self._finish(count, out)
+
+    def submit(self, indices: Tensor) -> int:
+        """Begin to read the rows of these ids: the first half of `enqueue`.
+
+        Returns:
+            How many ids; `collect` or `drop` must follow on the same stream, before any other call.
+        """
+        self._expect_room(indices)
+        return self._begin(indices, "submit")
+
+    def collect(self, count: int, out: Tensor) -> None:
+        """Wait for the rows that `submit` began, and put them into `out`: the second half."""
+        self.drop(count)
+        self._finish(count, out)
+
+    def drop(self, count: int) -> None:
+        """Wait for the rows that `submit` began and leave them."""
+        if count:
+            self.call("wait", self.works[count])
+
+    def call(self, name: str, work: Work) -> None:
+        """Let the current stream call a function of the library on a work; at once on a CPU."""
         if self.cuda:
-            self._launch(work)
+            self._launch(name, work)
+            return
+        self.library.function(name)(ctypes.byref(work))
+        self.check()
+
+    def _begin(self, indices: Tensor, name: str) -> int:
+        self.check()
+        if count := indices.numel():
+            work = self.works.begin(count, captured=self._captured())
+            self._send_ids(indices, count)
+            self.call(name, work)
+        return count
+
+    def _finish(self, count: int, out: Tensor) -> None:
+        if not count:
+            return
+        if self.cuda:
             size = count * ROW_BYTES
             self.arrived[:size].copy_(self.rows[:size], non_blocking=True)
-        else:
-            self.library.function("lookup")(ctypes.byref(work))
-            self.check()
         self._dequantize(count, out)
 
     def check(self) -> None:
@@ -114,9 +145,12 @@ class Lookup:
         if out.shape != (*indices.shape, WEIGHT_BYTES) or not out.is_contiguous():
             wanted = [*indices.shape, WEIGHT_BYTES]
             raise ValueError(f"rows: expected {wanted}, contiguous, found {list(out.shape)}")
-        if indices.numel() > self.capacity or out.dtype != self.dtype:
-            found = f"{indices.numel()} ids, rows of {out.dtype}"
-            raise ValueError(f"expected <= {self.capacity} ids, rows of {self.dtype}; {found}")
+        self._expect_room(indices, out.dtype)
+
+    def _expect_room(self, indices: Tensor, found: dtype | None = None) -> None:
+        if indices.numel() > self.capacity or found not in (None, self.dtype):
+            says = f"expected <= {self.capacity} ids, rows of {self.dtype}"
+            raise ValueError(f"{says}; {indices.numel()} ids, rows of {found or self.dtype}")
 
     def _work(self, count: int) -> Work:
         """A work of this number of ids, on the buffers."""
@@ -147,13 +181,13 @@ class Lookup:
         known = flat.masked_fill(unknown, -1).to(self.ids.dtype)
         self.ids[:count].copy_(known, non_blocking=self.cuda)
 
-    def _launch(self, work: Work) -> None:
+    def _launch(self, name: str, work: Work) -> None:
         import torch  # noqa: PLC0415 - as above
 
         stream = torch.cuda.current_stream(self.device).cuda_stream
         error = self.runtime.cudaLaunchHostFunc(
             ctypes.c_void_p(stream),
-            ctypes.c_void_p(self.library.address("lookup")),
+            ctypes.c_void_p(self.library.address(name)),
             ctypes.byref(work),
         )
         if error:

@@ -22,8 +22,8 @@ from dsv41.adapters.sglang import (
     wo_a_w8,
 )
 from dsv41.adapters.vllm import api_keys as vllm_keys
+from dsv41.adapters.vllm import engram_ahead, sm12_pages
 from dsv41.adapters.vllm import engram_nvme as vllm_rows
-from dsv41.adapters.vllm import sm12_pages
 
 SGLANG: tuple[Adapter, ...] = (
     engram_nvme.ADAPTER,
@@ -45,6 +45,7 @@ SGLANG: tuple[Adapter, ...] = (
 )
 VLLM: tuple[Adapter, ...] = (
     vllm_rows.ADAPTER,
+    engram_ahead.ADAPTER,
     sm12_pages.ADAPTER,
     vllm_keys.ADAPTER,
 )

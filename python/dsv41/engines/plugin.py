@@ -16,6 +16,7 @@ _SWITCHES: Mapping[str, str] = {
     "partition": "engram_partition",
     "row_engine": "engram_engine",
     "engram_prefetch": "engram_prefetch",
+    "engram_ahead": "engram_ahead",
     "row_threads": "row_threads",
     "row_cache_gib": "row_cache_gib",
     "row_cache_ways": "row_cache_ways",

@@ -139,6 +139,7 @@ _TREES = (
             **_NCCL,
             "engram_nvme": ADAPTER,
             "engram_prefetch": FLAG,  # its own side stream reads while earlier layers compute
+            "engram_ahead": ADAPTER,
             "sm12_pages": ADAPTER,
             "api_keys": ADAPTER,
             "block_verify": FLAG,  # rejection_sample_method block

@@ -44,6 +44,7 @@ _PATCHES: Mapping[str, Rule] = {
     "engram_read_chunk": number(1, 1024, needs="engram_read_chunk"),
     "loader_skips_tables": flag(needs="engram_nvme"),
     "sm12_pages": flag(needs="sm12_pages"),
+    "engram_ahead": number(0, 2, needs="engram_ahead"),
     "nccl_preload": flag(needs="nccl_preload"),
 }
 

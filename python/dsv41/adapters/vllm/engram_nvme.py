@@ -23,29 +23,28 @@ import functools
 import importlib
 import logging
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsv41 import switches
 from dsv41.adapters.adapter import Adapter, Hook
+from dsv41.adapters.chunks import cache_bytes
 from dsv41.adapters.row_files import checkpoint_at, open_rows
 from dsv41.adapters.row_stats import watch
 from dsv41.adapters.staging import WEIGHT_BYTES, Lookup
 from dsv41.adapters.vllm.columns import gathered_order, own_columns
-from dsv41.errors import CheckFailed, UsageError
+from dsv41.adapters.vllm.refused import check_config, check_switches
+from dsv41.errors import CheckFailed
 from dsv41.geometry import Engram, column_owners
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dsv41.adapters.together import Together
+
 log = logging.getLogger(__name__)
 ENGRAM = "vllm.models.deepseek_v41.common.engram"
 LOADER = "vllm.model_executor.model_loader.weight_utils"
 TABLE_NAMES = ("engram.embed.weight", "engram.embed.scale")
-# the released loaders that ask `should_skip_weight` before they read a tensor
-LOAD_FORMATS = ("auto", "safetensors", "hf", "dummy")
-ELSEWHERE = ("engram_check", "resident_scales", "engram_prefetch")
-WHOLE_FILES = ("eager", "prefetch")  # strategies that read every byte of a file
 
 
 def create_embedding(_original: Any, _layer: Any, layout: Any, layer_hash_index: int) -> Any:
@@ -93,39 +92,6 @@ def show_log() -> None:
         logging.getLogger("dsv41").addHandler(handler)  # none twice
 
 
-def check_switches(environ: Mapping[str, str]) -> None:
-    """Refuse switches that only SGLang's adapter knows: ignoring one would be silent.
-
-    Raises:
-        UsageError: D158, naming them.
-    """
-    found = [name for name in ELSEWHERE if switches.read(environ, name)]
-    if found:
-        names = ", ".join(switches.SWITCHES[name].env for name in found)
-        says = f"engram_nvme has no {names} in vLLM."
-        raise UsageError("D158", says, fix="leave the setting out")
-
-
-def check_config(config: Any) -> None:
-    """Refuse what would read tables into memory or another rank's rows.
-
-    Raises:
-        UsageError: D158, naming the setting.
-    """
-    parallel, load = config.parallel_config, config.load_config
-    strategy, more = load.safetensors_load_strategy, load.model_loader_extra_config or {}
-    refused = {
-        "--data-parallel-size above 1": parallel.data_parallel_size > 1,
-        "--enable-dbo or --ubatch-size above 1": parallel.use_ubatching,
-        f"--load-format {load.load_format}": load.load_format not in LOAD_FORMATS,
-        f"--safetensors-load-strategy {strategy}": strategy in WHOLE_FILES,
-        "enable_multithread_load": bool(dict(more).get("enable_multithread_load")),
-    }
-    if found := [name for name, wrong in refused.items() if wrong]:
-        says = f"engram_nvme cannot serve with {', '.join(found)}."
-        raise UsageError("D158", says, fix="leave the setting out")
-
-
 @functools.cache
 def embedding_class() -> Any:
     """The table's class; made when the engine is there to derive from."""
@@ -148,26 +114,34 @@ def embedding_class() -> Any:
             engram = Engram.from_config(vars(config.model_config.hf_text_config))
             name = switches.read_word(os.environ, "engram_partition")
             owners = column_owners(name, engram=engram, tp=self.tp_size)
-            self._hold("picked", own_columns(owners, rank=rank))
+            self.columns, self.layer_id = (
+                own_columns(owners, rank=rank),
+                layout.layer_ids[layer_hash_index],
+            )
+            self._hold("picked", self.columns)
             self._hold("order", gathered_order(owners, tp=self.tp_size))
-            self._open(config, layout.layer_ids[layer_hash_index], rank=rank, rows=sum(sizes))
+            self.together: Together | None = None  # with it, `place` among the layers
+            self.place = 0
+            self._open(config, rank=rank, rows=sum(sizes))
 
         def _hold(self, name: str, values: list[int] | None) -> None:
             held = None if values is None else torch.tensor(values)
             self.register_buffer(name, held, persistent=False)
 
-        def _open(self, config: Any, layer: int, *, rank: int, rows: int) -> None:
+        def _open(self, config: Any, *, rank: int, rows: int) -> None:
             device = torch.get_default_device()
+            ids = config.scheduler_config.max_num_batched_tokens * self.part_n_hash_cols
+            chunks = switches.read(os.environ, "engram_ahead") > 1
             self.file = open_rows(
-                layer=layer,
+                layer=self.layer_id,
                 rank=rank,
                 tp=self.tp_size,
                 total_rows=rows,
                 checkpoint=checkpoint_at(config.model_config.model),
                 production=device.type == "cuda",  # a host function cannot raise
                 environ=os.environ,
+                least_cache=cache_bytes(ids) if chunks else 0,
             )
-            ids = config.scheduler_config.max_num_batched_tokens * self.part_n_hash_cols
             self.reader = Lookup(
                 library=self.file.library,
                 store=self.file.store,
@@ -186,11 +160,16 @@ def embedding_class() -> Any:
 
             Columns that pad the last ranks to equal width become zero rows.
             """
+            if self.together is None:
+                self.reader.enqueue(self.own(indices), out)
+            else:
+                self.together.lookup(self.place, indices, out)
+
+        def own(self, indices: Tensor) -> Tensor:
+            """Ids [tokens, 24] -> [tokens, own columns], -1 for columns that only pad."""
             own = indices.index_select(1, self.picked)
             short = self.part_n_hash_cols - own.shape[1]
-            if short:
-                own = torch.nn.functional.pad(own, (0, short), value=-1)
-            self.reader.enqueue(own, out)
+            return torch.nn.functional.pad(own, (0, short), value=-1) if short else own
 
         def read_ends(self) -> None:
             """Read the first and last own row of each range, and wait for them."""
