@@ -17,4 +17,5 @@ if [ -n "$missing" ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing > /dev/null
 fi
 scripts/get-nix.sh > /dev/null
-OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -m "$kind" tests/fleet "$@"
+# -rP: the load test prints how its requests ended
+OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -rP -m "$kind" tests/fleet "$@"
