@@ -172,6 +172,12 @@ def test_memory_stays_within_the_budget(
     kept = dict(found)  # a loader that keeps all is served all the same
     assert len(kept) == len(TENSORS)
     assert "the loader keeps" in caplog.text
+    monkeypatch.setattr(fast_reader, "MOST_AHEAD", 2)
+    found = reader(tmp_path / "a.safetensors", place(0, 1))
+    found.held.most = 3
+    most = max(found.held.tensors for _name, _tensor in found)
+    assert most <= 3 + 2
+    assert found.held.tensors == 0
 
 
 def test_without_direct_reads_the_page_cache_is_used_and_told(

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 THREADS = 16  # a GB10's drive gives 5.8 GB/s to 16 readers (MiaAI-Lab's fast loader)
 PIECE = 8 << 20  # bytes of one read
 MOST_AHEAD = 256  # tensors, for the small ones
+MOST_HELD = 8192  # tensors: each is up to three mappings, of 65,530 that Linux gives a process
 PATIENCE = 30.0  # seconds without a tensor dropped, after which the loader keeps them on purpose
 TORCH = {
     "I8": "int8",
@@ -47,20 +48,24 @@ class Held:
     """Memory of a load: held now, and sums over it. Changed as tensors are dropped, anywhere."""
 
     budget: int
+    tensors: int = 0
     bytes: int = 0
     read: int = 0
     faulted: int | None = 0
     dropped: int = 0
+    most: int = MOST_HELD
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, count: int) -> None:
-        """Count memory that is held from now on."""
+        """Count a tensor that is held from now on, and its memory."""
         with self.changed:
+            self.tensors += 1
             self.bytes += count
 
     def release(self, count: int, faulted: int | None) -> None:
         """Count memory that was given back, and what was looked at beyond it."""
         with self.changed:
+            self.tensors -= 1
             self.bytes -= count
             self.dropped += 1
             both = self.faulted is not None and faulted is not None
@@ -73,12 +78,13 @@ class Held:
         `given`: bytes of the tensor that was handed out last, which a loop may still hold.
         """
         with self.changed:
-            while self.bytes - given >= self.budget:
+            while self.bytes - given >= self.budget or self.tensors > self.most:
                 before = self.dropped
                 self.changed.wait(PATIENCE)
                 if self.dropped == before:
-                    log.warning("fast_load: the loader keeps %d bytes of tensors", self.bytes)
-                    self.budget = 2 * self.bytes
+                    says = "fast_load: the loader keeps %d tensors, %d bytes"
+                    log.warning(says, self.tensors, self.bytes)
+                    self.budget, self.most = 2 * self.bytes + 1, 2 * self.tensors
                     return
 
 
@@ -197,6 +203,7 @@ class Reader:
         self, source: Source, wanted: Wanted, memory: Memory, pool: ThreadPoolExecutor
     ) -> Iterator[Future[int]]:
         if wanted.first == wanted.last:
+            self.held.take(0)
             return
         address, length, offset = memory.room(wanted.first, wanted.last)
         self.held.take(length)
