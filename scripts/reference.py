@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv41 import changes, errors, example, fleet, pins, profile
+from dsv41.engines import served as recipes
 from dsv41.engines.trees import ABSENT, TREES
 from dsv41.knobs import KNOBS, REQUIRED
 
@@ -213,6 +214,11 @@ def _profile(shipped: profile.Profile) -> Iterator[str]:
     )
     yield from _table(("knob", "value", "allowed", "why"), rows)
     yield ""
+    if found := recipes.served(shipped):
+        yield f"Adapters of the recipe: {recipes.counts(found)}."
+        yield ""
+        yield from _table(("adapter", "here", "knob"), ((s.name, s.state, s.words) for s in found))
+        yield ""
     omitted = [(f"`{n}`", k.why) for n, k in sorted(shipped.knobs.items()) if k.omitted]
     if omitted:
         yield "Omitted:"

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsv41.cli import pictures
 from dsv41.draw import bars_text, cells_text
+from dsv41.engines import served
 from dsv41.fleet import Fleet, cables
 from dsv41.geometry import REAL_ENGRAM, partition
 from dsv41.plan import Plan, Rank
@@ -38,9 +39,20 @@ def lines(
         yield f"note {note['code']} [{note['level']}] {note['says']}"
         if note["fix"]:
             yield f"  fix: {note['fix']}"
+    yield from _recipe(profile, why=why)
     yield from _reasons(profile, made) if why else _omitted_count(made)
     if made.budget is not None:
         yield _verdict(made.budget)
+
+
+def _recipe(profile: Profile, *, why: bool) -> Iterator[str]:
+    """What of the recipe's adapters is served."""
+    found = served.served(profile)
+    if found:
+        more = "" if why else "; --why lists them"
+        yield f"adapters of the recipe: {served.counts(found)}{more}"
+    if why:
+        yield from served.lines(found)
 
 
 def _reasons(profile: Profile, made: Plan) -> Iterator[str]:
