@@ -62,6 +62,12 @@ def test_the_engines_share_what_is_the_same() -> None:
     }
 
 
+def test_a_module_is_compiled_ahead_or_says_why_not() -> None:
+    for module in json.loads((KERNELS / "modules.json").read_text())["modules"]:
+        assert module["built"] is ("why" not in module) is ("bytes" in module)
+        assert module["built"] is (KERNELS / f"{module['name']}.ninja").exists()
+
+
 def test_plans_name_the_images_whose_layers_are_all_known() -> None:
     """make test-nix compares the digests themselves, which change with every layer of ours."""
     found = digests.known(FOLDER.parent / "digests.json")
