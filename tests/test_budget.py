@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv41 import budget, plan, profile
+from dsv41.adapters.chunks import SLOTS, cache_bytes
 from dsv41.budget import nearest, pools, weights
 from dsv41.budget.weights import GIB
 from dsv41.errors import Unsafe
@@ -27,6 +28,17 @@ def ledger(name: str, *, tree: str | None = None, **knobs: Any) -> budget.Ledger
 
 def item(found: budget.Ledger, name: str) -> int:
     return next(entry.bytes for entry in found.items if entry.item == name)
+
+
+def test_rows_read_ahead_are_in_the_ledger() -> None:
+    """What the adapter makes: four slots of ids and rows, and a cache of four chunks a layer."""
+    ids = 6 * 8192  # of one layer: a quarter of 24 columns
+    slots = 2 * SLOTS * ids * (8 + 264)
+    rows = {n: item(ledger("tp4-cycle", engram_ahead=n), "rows") for n in (0, 1, 2)}
+    assert rows == {0: 0, 1: 0, 2: slots + 2 * cache_bytes(ids)}
+    assert 0.19 < rows[2] / GIB < 0.21
+    cached = ledger("tp4-cycle", engram_ahead=2, row_cache_gib=1)
+    assert item(cached, "rows") == GIB + slots
 
 
 # published figures

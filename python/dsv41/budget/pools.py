@@ -40,6 +40,11 @@ INDEXER_BYTES = 14  # per chunk token and prefix token without the bounded index
 BOUNDED_BYTES_PER_CHUNK_TOKEN = int(2.607 * MIB)
 BOUNDED_BYTES_PER_PAIR = Fraction(37, 100)
 
+# rows of the next chunk (engram_ahead = 2): an id and a row of 264 B in each of four slots, and a
+# cache of four chunks, 280 B a row (dsv41.adapters.chunks)
+AHEAD_CHUNK, AHEAD = 2, 4
+AHEAD_ID_BYTES, AHEAD_CACHED_BYTES = 8 + 264, 280
+
 
 def nccl_bytes(profile: Profile) -> int:
     """Pinned buffers of one rank, from the buffer settings."""
@@ -51,12 +56,17 @@ def nccl_bytes(profile: Profile) -> int:
 
 
 def rows_bytes(profile: Profile) -> int:
-    """Engram rows kept in memory: the cache, and the scales when they are resident."""
-    scales = 0
+    """Engram rows kept in memory: the cache, scales when they are resident, chunks read ahead."""
+    scales = ahead = 0
+    cache = int(profile.get("row_cache_gib") or 0) * GIB
     if profile.on("resident_scales"):
         rows = sum(REAL_ENGRAM.rows(layer) for layer in REAL_ENGRAM.layer_ids)
         scales = 8 * -(-rows // profile.integer("tp"))
-    return int(profile.get("row_cache_gib") or 0) * GIB + scales
+    if profile.get("engram_ahead") == AHEAD_CHUNK:
+        columns = -(-REAL_ENGRAM.columns // profile.integer("tp"))
+        ids = AHEAD * len(REAL_ENGRAM.layer_ids) * columns * profile.integer("chunk")
+        ahead, cache = ids * AHEAD_ID_BYTES, max(cache, ids * AHEAD_CACHED_BYTES)
+    return cache + scales + ahead
 
 
 def graph_bytes(profile: Profile) -> int:
