@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <future>
@@ -21,9 +22,18 @@ namespace dsv41 {
 namespace uring {
 namespace {
 
+#ifdef DSV41_TUNED  // scripts/bench_rings.py measures other values
+unsigned tuned(const char* name, unsigned usual) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? usual : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+}
+#else
+constexpr unsigned tuned(const char*, unsigned usual) { return usual; }
+#endif
+
 constexpr unsigned kDefaultDepth = 128;
 // From here on two threads are better than one: CRC and copies of one ring's rows pass while the other's are sent.
-constexpr std::size_t kSharedRows = 4096;
+constexpr unsigned kSharedRows = 4096;
 
 // Batches of which some reads are not begun yet. Callers push, the threads take; the mutex is held for some ten ns.
 class Queue {
@@ -33,8 +43,7 @@ class Queue {
     std::size_t next, end;
   };
 
-  void push(Batch& batch) {
-    const bool shared = batch.size() > kSharedRows;
+  void push(Batch& batch, bool shared) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       items_.push_back({&batch, 0, batch.size(), shared});
@@ -158,7 +167,7 @@ class Reader {
   bool gather(Ring& ring) {
     const bool idle = free_.size() == depth_;
     pieces_.clear();
-    if (!free_.empty()) queue_.take(pieces_, free_.size(), idle, helper_);
+    if (free_.size() >= submit_) queue_.take(pieces_, free_.size(), idle, helper_);
     for (const Queue::Piece& piece : pieces_) {
       for (std::size_t i = piece.next; i < piece.end; ++i) {
         const std::uint32_t slot = free_.back();
@@ -171,7 +180,8 @@ class Reader {
   }
 
   void send(Ring& ring) {
-    const long failed = ring.enter(1);
+    const auto flying = static_cast<unsigned>(depth_ - free_.size());
+    const long failed = ring.enter(std::min(free_.empty() ? wait_full_ : wait_tail_, flying));
     if (failed == 0 || failed == -EINTR) return;
     if (ring.unsent() == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it cannot wait: poll
     // The kernel takes no more now: these are read by pread, which complete() does after an error.
@@ -198,6 +208,11 @@ class Reader {
   const unsigned depth_;
   Queue& queue_;
   const bool helper_;
+  // Answers to wait for. From Linux 6.13 a call of a DEFER_TASKRUN ring ends after 20 answers, or as many as it waits
+  // for (IO_LOCAL_TW_DEFAULT_MAX), so a full ring waits for half of its own: a third of the calls, a tenth less
+  // processor time. One that is not full waits for the next answer only, since new rows may have come meanwhile.
+  const unsigned wait_full_ = tuned("WAIT_FULL", std::max(1u, depth_ / 2)), wait_tail_ = tuned("WAIT_TAIL", 1);
+  const unsigned submit_ = std::min(tuned("SUBMIT", 1), depth_);  // free slots from which on it is filled again
   Pages pages_;
   Features features_;
   // Only the thread touches these:
@@ -224,8 +239,9 @@ class UringEngine final : public Engine {
   std::vector<std::string> refused() const override { return reader_->features().refused; }
 
   void start(Batch& batch) override {
-    if (batch.size() > kSharedRows) std::call_once(helped_, [this] { add_helper(); });
-    queue_.push(batch);
+    const bool shared = batch.size() > shared_rows_;
+    if (shared) std::call_once(helped_, [this] { add_helper(); });
+    queue_.push(batch, shared);
   }
 
  private:
@@ -239,7 +255,7 @@ class UringEngine final : public Engine {
   }
 
   const File& file_;
-  const unsigned depth_;
+  const unsigned depth_, shared_rows_ = tuned("SHARED_ROWS", kSharedRows);
   Pages header_page_;
   Queue queue_;
   std::once_flag helped_;

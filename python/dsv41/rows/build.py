@@ -63,9 +63,17 @@ def without_crc(folder: Path, *, sources: Path = SOURCES) -> Path:
     Raises:
         Error: D030, when there are no sources, no compiler, or it fails.
     """
-    target = folder / "without-crc.so"
+    return variant(folder / "without-crc.so", "-DDSV41_ROWS_WITHOUT_CRC", sources=sources)
+
+
+def variant(target: Path, *defines: str, sources: Path = SOURCES) -> Path:
+    """Compile a library with some constants set otherwise, to measure them; gives `target`.
+
+    Raises:
+        Error: D030, when there are no sources, no compiler, or it fails.
+    """
     units = sorted((sources / "src").glob("*.cpp"))
-    _compile(units, sources / "include", target, "-DDSV41_ROWS_WITHOUT_CRC")
+    _compile(units, sources / "include", target, *defines)
     return target
 
 
