@@ -190,6 +190,16 @@ def test_the_ids_of_the_next_chunk_are_those_of_the_rule(tables: list[Table]) ->
     assert chunks.counts.named == 6
 
 
+def test_a_rank_asks_for_its_own_columns(tables: list[Table]) -> None:
+    chunks = of_chunks([replace(table, columns=[1, 2, 5]) for table in tables])
+    prompt = list(range(38))
+    chunks.name([(prompt, 7, 9)])
+    for part, layer in zip(chunks.named, SMALL.layer_ids, strict=True):
+        wanted = np.array(by_rule(prompt, 7, 9, layer))[:, [1, 2, 5]].reshape(-1)
+        assert part.work.count == len(wanted) == 27
+        assert (part.ids[:27] == wanted).all()
+
+
 def test_what_was_read_ahead_is_found_in_memory(tables: list[Table]) -> None:
     """The next chunk's lookups read nothing, and give what a lookup without it gives."""
     prompt = [int(token) for token in np.random.default_rng(5).integers(0, 39, 32)]

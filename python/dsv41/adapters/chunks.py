@@ -185,10 +185,11 @@ class Chunks:
         """Row ids int64 [tokens, own columns]."""
         import numpy as np  # noqa: PLC0415 - as above
 
-        columns = hash_columns(
+        found = hash_columns(
             terms,
             multipliers=self.engram.layer_multipliers(layer.layer_id),
             primes=self.engram.primes(layer.layer_id),
             offsets=self.engram.offsets(layer.layer_id),
+            columns=layer.columns,
         )
-        return np.stack([columns[column] for column in layer.columns], axis=1)
+        return np.stack(found, axis=1)

@@ -74,6 +74,7 @@ def hash_columns(
     multipliers: Sequence[int],
     primes: Sequence[int],
     offsets: Sequence[int],
+    columns: Sequence[int] | None = None,
 ) -> list[Any]:
     """Rows of the n-grams that end at a position, one per hash column.
 
@@ -83,19 +84,20 @@ def hash_columns(
         multipliers: ``max_ngram`` factors of the layer; products stay below 2**63.
         primes: rows of each column, order-major.
         offsets: first row of each column.
+        columns: the columns that are wanted, ascending; all when left out.
 
     Returns:
         One row id (of the operands' type and shape) per column.
     """
     heads = len(primes) // (len(terms) - 1)
+    wanted = set(range(len(primes)) if columns is None else columns)
     mixed = terms[0] * multipliers[0]
     rows = []
     for back in range(1, len(terms)):
         mixed = mixed ^ (terms[back] * multipliers[back])
-        of_order = slice((back - 1) * heads, back * heads)
+        of_order = range((back - 1) * heads, back * heads)
         rows += [
-            mixed % prime + offset
-            for prime, offset in zip(primes[of_order], offsets[of_order], strict=True)
+            mixed % primes[column] + offsets[column] for column in of_order if column in wanted
         ]
     return rows
 
