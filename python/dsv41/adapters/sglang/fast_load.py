@@ -14,16 +14,18 @@ readers get 5.8 (MiaAI-Lab), and the kernel reads ahead of it: here whole files 
 cache, of which a rank keeps a part (docs/evidence/engines.md). On a Spark that cache is memory that
 the weights need.
 
-Exact: The engine loads the same bytes; the plan decides when they are read, never which. Run in
-the released engine on a CPU: target and draft at one, three (padded) and four ranks, with one group
-of experts and with several, have every parameter byte for byte as the stock loader leaves it, and
-no page came by a fault. Memory is pageable; no GPU has copied from it.
+Exact: The engine loads the same bytes; the plan decides when they are read, never which. Run in the
+released engine on a CPU: target and draft at one, three (padded) and four ranks, with one group of
+experts and with several, have every parameter byte for byte as the stock loader leaves it, and no
+page came by a fault. Copies to a GPU, from pageable memory, have the same bytes on one H200 (SM90,
+tests/gpu/test_fast_reader.py, without the engine).
 
-Effect: not measured on a GB10. From the released checkpoint's shapes a rank reads, target and draft
-together and without the 0.8 GB of the vision tower, 172.7 of its 510 GB at three ranks, 154.6 at
-four with one group of experts, 105.2 with two. Of the 154.6, 74.0 are columns of w2 that other
-ranks keep: they lie in the same pages. MiaAI-Lab's own fast loader reads 155.2 GB at four ranks,
-and 276 to 285 s of loading become 77 to 89 s.
+Effect: not run on a GB10. On that H200's machine 4.5 GB of experts cold from its disk, as one rank
+of four, took 1.9 to 2.1 s, mapped 3.7 to 4.1. From the released checkpoint's shapes a rank reads,
+target and draft together and without the 0.8 GB of the vision tower, 172.7 of its 510 GB at three
+ranks, 154.6 at four with one group of experts, 105.2 with two. Of the 154.6, 74.0 are columns of w2
+that other ranks keep: they lie in the same pages. MiaAI-Lab's own fast loader reads 155.2 GB at
+four ranks, and 276 to 285 s of loading become 77 to 89 s.
 
 Off: DSV41_FAST_LOAD=0.
 
