@@ -144,7 +144,7 @@ _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
     ("draft_head_fp8", "DSV41_DRAFT_HEAD_FP8", 0, "FP8 twin of the draft's head; 0 is off."),
     ("draft_head_fp8_max_m", "DSV41_DRAFT_HEAD_FP8_MAX_M", 64, "Most rows that the twin serves."),
     ("shared_pad_k", "DSV41_SHARED_PAD_K", 0, "Pad the shared expert for b12x; 0 is off."),
-    ("fast_load", "DSV41_FAST_LOAD", 0, "Read only this rank's weights, by threads; 0 is off."),
+    ("fast_load", "DSV41_FAST_LOAD", 0, "Read this rank's weights by threads; 0 is off."),
     ("fast_load_inflight_gb", "DSV41_FAST_LOAD_INFLIGHT_GB", 2, "GB of weights read ahead."),
     ("sm12_pages", "DSV41_SM12_PAGES", 0, "Index pages of 64 states on SM12x; 0 is off."),
     ("image_text", "DSV41_IMAGE_TEXT", 0, "Make image placeholders in text harmless; 0 is off."),

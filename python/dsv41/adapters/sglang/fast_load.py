@@ -1,4 +1,4 @@
-"""Weights read by sixteen threads, past the page cache, and only the bytes that this rank keeps.
+"""Weights read by sixteen threads, past the page cache, and only pages that this rank needs.
 
 What: The files' headers and the rank's place give a plan of what the rank will look at
 (`adapters.read_plan`): its experts and its rows of them, its rows of the tensors that are cut by
