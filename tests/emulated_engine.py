@@ -32,6 +32,8 @@ def opened(layout: Path, scratch: Path) -> tuple[Unpacked, dict[str, Any]]:
         free = shutil.disk_usage(scratch).free / 1e9
         assert free > FREE_GB, f"{scratch} has {free:.0f} GB free; expected {FREE_GB}"
         unpack(layout, found.root)
+        # all files are of one time, so that Python takes old bytecode for a file of the same length
+        shutil.rmtree(scratch / "cache" / "pyc", ignore_errors=True)
         stamp.write_text(entry["digest"])
     return found, {
         "digest": entry["digest"],
