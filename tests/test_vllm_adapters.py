@@ -19,13 +19,8 @@ from dsv41.adapters import table
 from dsv41.adapters.keygate import KeyGate
 from dsv41.adapters.vllm import api_keys, engram_ahead, engram_nvme, sm12_pages
 from dsv41.adapters.vllm.columns import gathered_order, own_columns
-from dsv41.adapters.vllm.engram_nvme import (
-    check_config,
-    check_ready,
-    check_switches,
-    restore_columns,
-    skip_tables,
-)
+from dsv41.adapters.vllm.engram_nvme import check_ready, restore_columns, skip_tables
+from dsv41.adapters.vllm.refused import check_config, check_switches
 from dsv41.errors import CheckFailed, UsageError
 from dsv41.geometry import REAL_ENGRAM, column_owners, partition
 
