@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from aheadfix import runner, step
 from dsv41 import rows
 from dsv41.adapters.chunks import SLOTS, Chunks, Layer, cache_bytes
 from dsv41.adapters.staging import Lookup
@@ -237,27 +238,6 @@ def test_no_slot_is_taken_while_it_is_read(tables: list[Table]) -> None:
     assert len(chunks.named) == 2
     chunks.name([])
     assert (chunks.named, chunks.counts.busy) == ([], 1)
-
-
-def runner(*requests: tuple[str, int, int]) -> Any:
-    """Request states as vLLM's runner has them: name, tokens computed, tokens of the prompt."""
-    return SimpleNamespace(
-        req_states=SimpleNamespace(
-            req_id_to_index={name: at for at, (name, _, _) in enumerate(requests)},
-            num_computed_prefill_tokens=np.array([done for _, done, _ in requests]),
-            prefill_len=SimpleNamespace(np=np.array([length for _, _, length in requests])),
-        )
-    )
-
-
-def step(scheduled: dict[str, int], new: dict[str, list[int]], finished: set[str]) -> Any:
-    return SimpleNamespace(
-        num_scheduled_tokens=scheduled,
-        scheduled_new_reqs=[
-            SimpleNamespace(req_id=name, prefill_token_ids=ids) for name, ids in new.items()
-        ],
-        finished_req_ids=finished,
-    )
 
 
 def test_the_next_step_is_what_runs_in_order(
