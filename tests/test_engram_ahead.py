@@ -101,8 +101,8 @@ def of_chunks(tables: list[Table]) -> Chunks:
 
 def test_both_layers_are_begun_with_the_first(tables: list[Table]) -> None:
     together = Together(tables)
-    for step, tokens in enumerate((16, 1, 5, 5)):
-        ids = drawn(tokens, seed=step)
+    for seed, tokens in enumerate((16, 1, 5, 5)):
+        ids = drawn(tokens, seed=seed)
         wanted = [alone(table, ids[:, place]) for place, table in enumerate(tables)]
         before = [table.reader.store.stats()["batches"] for table in tables]
         found = [torch.full_like(rows_, 7.0) for rows_ in wanted]
