@@ -18,4 +18,4 @@ if [ -n "$missing" ]; then
 fi
 scripts/get-nix.sh > /dev/null
 # -rP: the load test prints how its requests ended
-OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -rP -m "$kind" tests/fleet "$@"
+OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -rP -m "$kind" tests/fleet tests/test_control.py "$@"

@@ -257,9 +257,13 @@ def test_a_long_prefill_is_no_wedge_and_a_wedge_restarts_once(fleet: Fleet) -> N
     assert fleet.log(0).read_text().count("ends: D340") == 1
 
 
-@pytest.mark.slow
-def test_the_local_engine_answers_again_after_a_worker_was_killed(tmp_path: Path) -> None:
+@pytest.mark.fleet
+def test_the_local_engine_answers_again_after_a_worker_was_killed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """The real engine below three ranks, one of which is killed together with its engine."""
+    if "fleet" not in str(request.config.getoption("-m")):
+        pytest.skip("26 s of both cores: make test-fleet")
     made = Fleet(tmp_path, lost=8.0, back_off=0.5, sample=1.0, window=40.0)
     chosen = profile.load("local").with_values("test", tp=SIZE)
     prepare(tmp_path / "state", tp=SIZE, partition=str(chosen["partition"]), say=lambda _: None)
