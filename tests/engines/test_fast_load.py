@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import sharded_model as case
@@ -267,10 +267,12 @@ def test_the_bytes_of_the_released_checkpoint() -> None:
     assert len(drafted) == 2401  # sglang's public fast loader counts as many
     read = {}
     for tp, ep in ((1, 1), (3, 1), (4, 1), (4, 2)):
-        inner = tp // ep
-        where = {"tp": (0, tp), "attn": (0, tp), "ep": (0, ep), "inner": (0, inner)}
-        for part, given in (("target", stored), ("draft", drafted)):
-            plan = Plan(config, Place(part=part, padded=tp == 3, **where))  # type: ignore[arg-type]
+        ranks, experts, inner = (0, tp), (0, ep), (0, tp // ep)
+        parts: tuple[tuple[Literal["target", "draft"], Any], ...]
+        parts = (("target", stored), ("draft", drafted))
+        for part, given in parts:
+            place = Place(part=part, padded=tp == 3, tp=ranks, attn=ranks, ep=experts, inner=inner)
+            plan = Plan(config, place)
             wanted = (plan.of_tensor(one) for one in given)
             read[tp, ep, part] = sum(one.last - one.first for one in wanted)
     assert read == BYTES
