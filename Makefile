@@ -18,7 +18,7 @@ stop-local: setup ## stop it
 	@$(VENV)/python -m dsv41 stop --profile local $(ARGS)
 
 test: setup ## run the tests
-	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-nix: setup ## evaluate and build the flake offline, on a stand-in for nixpkgs
 	@scripts/test-nix.sh

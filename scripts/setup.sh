@@ -31,14 +31,14 @@ pip install --no-compile --upgrade "pip>=25" || true # 23.0 works too, but reads
 locked build
 # Bytecode of what is imported, and of no more: all of torch would take a minute, none would cost each process seconds.
 import() { env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $1"; }
-# two at a time: fetching and unpacking beside compiling
-{
-  locked others && pip install --no-compile "$torch" &&
-    import "torch, hypothesis.strategies, openai, pytest, pytest_timeout, xdist.plugin, uvicorn, starlette.applications"
-} &
+# two at a time: fetching and unpacking beside compiling, then imports
+{ locked others && pip install --no-compile "$torch"; } &
 fetching=$!
 pip install --no-compile --no-deps --no-build-isolation --force-reinstall ./csrc
 pip install --no-deps --no-build-isolation --editable .
 wait $fetching
-import "dsv41_rows, dsv41.cli, dsv41.local.fixture.prepare, dsv41.local.process"
+import "hypothesis.strategies, openai, pytest, pytest_timeout, xdist.plugin, dsv41_rows, dsv41.cli" &
+importing=$!
+import "torch, uvicorn, starlette.applications, dsv41.local.fixture.prepare, dsv41.local.process"
+wait $importing
 echo "$wanted" > .venv/setup-done

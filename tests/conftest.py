@@ -24,10 +24,12 @@ MOST_RANKS = 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the shared engine in one process: it holds some 500 MB."""
-    for item in items:
-        if "engine_tp1" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("engine"))
+    """Files with slow tests come first: begun last, one would keep one core for a minute alone.
+
+    Processes take whole files (`--dist loadfile`), so a file's fixtures are made once.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

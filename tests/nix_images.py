@@ -25,8 +25,6 @@ flake-registry =
 """
 MARKS = [
     pytest.mark.skipif(not NIX.exists(), reason="nix is not installed; scripts/get-nix.sh gets it"),
-    # one store, and two cores
-    pytest.mark.xdist_group("nix-images"),
 ]
 
 

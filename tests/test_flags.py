@@ -20,7 +20,7 @@ PYTHON = ENGINES / "sglang-0.5.23" / "bin" / "python"
 PROFILES = ("tp3", "tp4", "tp4-ring")
 TREE = TREES["sglang-0.5.23"]
 
-pytestmark = [pytest.mark.flags, pytest.mark.timeout(300), pytest.mark.xdist_group("flags")]
+pytestmark = [pytest.mark.flags, pytest.mark.timeout(300)]
 
 
 def sglang_commands() -> list[list[str]]:

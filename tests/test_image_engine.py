@@ -43,7 +43,6 @@ SM120 = "sglang.srt.layers.deep_gemm_wrapper.configurer._sm120_deep_gemm_apis_av
 pytestmark = [
     pytest.mark.emulated,
     pytest.mark.timeout(3600),
-    pytest.mark.xdist_group("nix-images"),
 ]
 
 

@@ -36,7 +36,6 @@ VERSIONS = ["vllm", "torch", "triton", "flashinfer-python"]
 pytestmark = [
     pytest.mark.emulated,
     pytest.mark.timeout(3600),
-    pytest.mark.xdist_group("nix-images"),
 ]
 
 

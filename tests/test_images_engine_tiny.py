@@ -21,7 +21,7 @@ from nix_images import BASES, CONFIG, NIX, ROOT, blob, manifest_of
 from oci_registry import Content, serving
 from test_images_sources import FILES, wheel
 
-pytestmark = [pytest.mark.images, pytest.mark.xdist_group("nix-images")]
+pytestmark = pytest.mark.images
 
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 PROGRAM = '#include <cstdio>\nint main() { std::puts("here"); }\n'

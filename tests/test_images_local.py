@@ -33,7 +33,6 @@ TP = 3
 pytestmark = [
     pytest.mark.images,
     pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("nix-images"),
 ]
 
 

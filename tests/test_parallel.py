@@ -86,6 +86,7 @@ def unpadded(loader: Loader) -> tuple[list[int], Tensor]:
     return exact(loader, 1, "legal", steps=STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tp", "layout"), WAYS)
 def test_any_number_of_ranks_says_the_same(
     loader: Loader, unpadded: tuple[list[int], Tensor], tp: int, layout: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., AbstractContextManager[Ranks]]
 
-pytestmark = pytest.mark.xdist_group("ranks")  # one engine at a time: they share two cores
+pytestmark = pytest.mark.slow
 
 NOTICED = 10.0  # seconds from the death of a rank to the error of a request
 SUM = {"model": "dsv41-fixture", "messages": [{"role": "user", "content": "What is 19 + 23?"}]}

@@ -34,6 +34,7 @@ def test_the_committed_page_is_the_made_one(name: str) -> None:
 def test_every_key_code_and_knob_is_there() -> None:
     keys = {field.name for kind in (fleet.Fleet, fleet.Node) for field in dataclasses.fields(kind)}
     assert keys == REFERENCE.KEYS.keys()
-    assert all(f"## {code}:" in REFERENCE.page("errors.md") for code in errors.explanations())
+    page = REFERENCE.page("errors.md")
+    assert all(f"## {code}:" in page for code in errors.explanations())
     profiles = REFERENCE.page("profiles.md")
     assert all(f"`{knob}`" in profiles for rules in KNOBS.values() for knob in rules)

@@ -16,7 +16,7 @@ import pytest
 from dsv41 import host, observe, run
 from dsv41.api import Endpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("service")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class Service:
