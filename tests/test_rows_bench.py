@@ -120,6 +120,16 @@ def test_goals_are_judged_by_the_ratios_within_rounds() -> None:
     assert [goal["name"] for goal in found if not goal["met"]] == ["R9"]
 
 
+def test_the_time_of_the_check_is_a_difference_within_rounds() -> None:
+    runs_ = [run for run in whole() if run["name"] not in {"checked", "unchecked"}]
+    for number, without, checked in ((1, 1.0, 1.1), (2, 5.0, 5.1), (3, 3.0, 3.9)):
+        for shape in ("burst", "chunk"):  # by medians alone it would be 0.9
+            for name, cpu in (("unchecked", without), ("checked", checked)):
+                runs_.append(one(shape, name, rows=90_000, cpu=cpu * 1e-6, number=number))
+    judged = goals.judge(runs_, memory=MEMORY)
+    assert [goal["found"] for goal in judged if "of the check" in goal["says"]] == [0.1, 0.1]
+
+
 def test_a_memory_file_system_and_a_small_file_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
