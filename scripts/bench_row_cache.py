@@ -3,9 +3,9 @@
 The text is that of tests/test_rows_balance.py: files of installed packages, tokenized and hashed as
 the model does. Its chunks are looked up one after another, as a prefill or a decode step asks for
 them, through a cache with the sets, ways and victims of csrc/src/cache.cpp, without a disk: which
-rows a cache holds does not depend on how they are read. Then the row store itself looks them up in a
-file made below FOLDER, with and without a cache. Prints JSON: hit rates by n-gram order, reads saved
-beside what dedupe inside a call saves already, and processor time a row.
+rows a cache holds does not depend on how they are read. Then the row store itself looks them up in
+a file made below FOLDER, with and without a cache. Prints JSON: hit rates by n-gram order, reads
+saved beside what dedupe inside a call saves already, and processor time a row.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +96,14 @@ def test_the_right_file_opens(folder: Path, checkpoint: Checkpoint) -> None:
     assert rows.store.local_rows == OWNED.local_rows(1)
     assert rows.ranges == tuple((part.lo, part.hi, part.base) for part in OWNED.ranges(1))
     assert rows.source_path == checkpoint.path / "model-00001-of-00001.safetensors"
+
+
+def test_a_part_of_a_gib_is_a_cache(folder: Path) -> None:
+    store = opened(folder, None, environ={"DSV41_CACHE_GIB": "0.001"}).store
+    ids = np.array([OWNED.to_global(1, local) for local in range(50)])
+    for _ in range(2):
+        store.lookup(ids, *arrays(50))
+    assert (store.stats()["cache_hits"], store.stats()["device_reads"]) == (50, 50)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,15 @@ def test_a_missing_knob_is_an_error_and_an_omitted_one_is_not() -> None:
         parsed["loop_abort"]
 
 
+def test_a_whole_number_is_a_decimal_too() -> None:
+    tp4 = profile.load("tp4")
+    for value in (4, 4.0, 0.125):
+        assert tp4.with_values("--set", row_cache_gib=value)["row_cache_gib"] == value
+    for wrong in (True, 65, "4"):
+        with pytest.raises(UsageError, match="row_cache_gib"):
+            tp4.with_values("--set", row_cache_gib=wrong)
+
+
 def test_flags_override_and_are_checked_alike() -> None:
     local = profile.load("local")
     assert local.with_values("--tp", tp=1)["tp"] == 1

@@ -6,7 +6,7 @@ from dsv41 import switches
 from dsv41.errors import UsageError, explanations
 from dsv41.guards.effort import budget
 from dsv41.guards.loop import LoopConfig
-from dsv41.switches import SWITCHES, read, read_word, render
+from dsv41.switches import SWITCHES, read, read_decimal, read_word, render
 
 
 def test_upstream_names_and_defaults() -> None:
@@ -84,6 +84,24 @@ def test_render_and_read_agree() -> None:
         "SGLANG_DSV41_REASONING_EFFORT": "100",
     }
     assert render({}) == {}
+
+
+def test_decimals() -> None:
+    said: list[str] = []
+    for text, value in (("0.125", 0.125), ("4", 4.0), ("", 0.0), ("inf", 0.0), ("much", 0.0)):
+        environ = {"DSV41_CACHE_GIB": text}
+        assert read_decimal(environ, "row_cache_gib", warn=said.append) == value
+    assert [line[:25] for line in said] == [
+        "DSV41_CACHE_GIB is 'inf',",
+        "DSV41_CACHE_GIB is 'much'",
+    ]
+    written = {
+        value: render({"row_cache_gib": value})["DSV41_CACHE_GIB"] for value in (0.5, 4, 4.0)
+    }
+    assert written == {0.5: "0.5", 4: "4"}
+    for wrong in ("nan", "0,5"):
+        with pytest.raises(UsageError, match=r"DSV41_CACHE_GIB is '.*'; expected a number"):
+            render({"row_cache_gib": wrong})
 
 
 def test_words_and_paths() -> None:

@@ -8,6 +8,7 @@ through `render`. The variable names are those that operators already have in th
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +17,7 @@ from dsv41.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Kind = Literal["integer", "effort", "word"]
+Kind = Literal["integer", "decimal", "effort", "word"]
 log = logging.getLogger(__name__)
 
 ALL_ENGINES = ("local", "sglang", "vllm")
@@ -29,14 +30,15 @@ _TIERS = {"low": 50, "high": 75, "xhigh": 75, "max": 100}
 class Switch:
     """One switch of an engine.
 
-    kind "integer" takes any integer; what cannot be read becomes the default with a warning, as in
-    the recipe. kind "effort" takes 1 to 100 or a tier; what cannot be read is an error. kind "word"
-    takes any text without white space, a path or one of a set that its reader knows.
+    kind "integer" takes any integer, kind "decimal" any finite number; what cannot be read becomes
+    the default with a warning, as in the recipe. kind "effort" takes 1 to 100 or a tier; what cannot
+    be read is an error. kind "word" takes any text without white space, a path or one of a set that
+    its reader knows.
     """
 
     name: str
     env: str
-    default: int | str
+    default: float | str
     kind: Kind
     says: str
     engines: tuple[str, ...] = ALL_ENGINES
@@ -112,7 +114,7 @@ _PLUGIN_ENGINES = ("sglang", "vllm")
 _PLUGIN_TREES = ALL_TREES[1:]
 # What the engine plugin reads; every default is off or has no effect while its adapter is off. The
 # local engine reads engram_prefetch and row_stats_seconds as well.
-_PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
+_PLUGIN_ROWS: tuple[tuple[str, str, float | str, str], ...] = (
     ("engram_dir", "DSV41_PACKED_DIR", "", "Folder of this rank's row files; unset is off."),
     ("engram_partition", "DSV41_ENGRAM_PARTITION", "weighted", "How rows are split over ranks."),
     ("engram_engine", "DSV41_ENGRAM_ENGINE", "auto", "Read engine of the row store."),
@@ -120,7 +122,7 @@ _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
     ("engram_ahead", "DSV41_ENGRAM_AHEAD", 0, "1: all layers' rows at once; 2: next chunk's too."),
     ("engram_check", "DSV41_ENGRAM_CHECK", 0, "Read every row a second way and compare; 0 is off."),
     ("row_threads", "DSV41_IO_THREADS", 32, "Threads that read rows."),
-    ("row_cache_gib", "DSV41_CACHE_GIB", 0, "Memory of the row cache of one rank, GiB."),
+    ("row_cache_gib", "DSV41_CACHE_GIB", 0.0, "Memory of the row cache of one rank, GiB."),
     ("row_cache_ways", "DSV41_CACHE_WAYS", 4, "Ways of a set of the row cache."),
     ("resident_scales", "DSV41_RESIDENT_SCALES", 0, "Keep all scales in memory; 0 is off."),
     ("row_stats_seconds", "DSV41_STATS_SECONDS", 60, "Seconds between two lines of statistics."),
@@ -151,12 +153,13 @@ _PLUGIN_ROWS: tuple[tuple[str, str, int | str, str], ...] = (
     ("thinking_alias", "DSV41_THINKING_ALIAS", 0, "enable_thinking means thinking; 0 is off."),
     ("api_key_file", "DSV41_API_KEY_FILE", "", "File of the API keys; unset is none."),
 )
+_KINDS: dict[type, Kind] = {str: "word", float: "decimal", int: "integer"}
 _PLUGIN = tuple(
     Switch(
         name=name,
         env=env,
         default=default,
-        kind="word" if isinstance(default, str) else "integer",
+        kind=_KINDS[type(default)],
         says=says,
         engines=_PLUGIN_ENGINES,
         trees=_PLUGIN_TREES,
@@ -185,6 +188,19 @@ def read(
             raise _bad_value(switch, text) from None
         warn(f"{switch.env} is {text!r}, not an integer; the default {switch.default} is used.")
         return default
+
+
+def read_decimal(
+    environ: Mapping[str, str], name: str, *, warn: Callable[[str], object] = log.warning
+) -> float:
+    """Read one switch of a decimal; unset, empty or no number means its default."""
+    switch = _switch(name)
+    text = environ.get(switch.env, "").strip()
+    try:
+        return float(_parse(switch, text)) if text else float(switch.default)
+    except ValueError:
+        warn(f"{switch.env} is {text!r}, not a number; the default {switch.default} is used.")
+        return float(switch.default)
 
 
 def read_exactly(environ: Mapping[str, str], name: str) -> int:
@@ -219,17 +235,27 @@ def render(values: Mapping[str, object]) -> dict[str, str]:
     return rendered
 
 
-def _parse(switch: Switch, text: str) -> int | str:
+def _parse(switch: Switch, text: str) -> float | str:
     if switch.kind == "word":
         if text.split() != [text]:
             raise ValueError(text)
         return text
     if switch.kind == "effort" and text.lower() in _TIERS:
         return _TIERS[text.lower()]
+    if switch.kind == "decimal":
+        return _finite(text)
     value = int(text)
     if switch.kind == "effort" and not 1 <= value <= 100:
         raise ValueError(text)
     return value
+
+
+def _finite(text: str) -> float:
+    """A number; a whole one as an integer, so that it is written as it was."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return int(value) if value.is_integer() else value
 
 
 def _switch(name: str) -> Switch:
@@ -244,7 +270,7 @@ def _switch(name: str) -> Switch:
 
 
 def _bad_value(switch: Switch, text: str) -> UsageError:
-    allowed = "one word" if switch.kind == "word" else "an integer"
+    allowed = {"word": "one word", "decimal": "a number"}.get(switch.kind, "an integer")
     if switch.kind == "integer" and text.lower() in _YES_AND_NO:
         allowed = "an integer (1 is on, 0 is off)"
     if switch.kind == "effort":

@@ -152,7 +152,7 @@ def _orders(engram: Engram | None, layer: int) -> list[int]:
 def _cache_bytes(environ: Mapping[str, str], engram: Engram | None) -> int:
     """Bytes of one layer's cache: the switch names the memory of the rank."""
     layers = len(engram.layer_ids) if engram else LAYERS
-    return max(switches.read(environ, "row_cache_gib"), 0) * 2**30 // layers
+    return int(max(switches.read_decimal(environ, "row_cache_gib"), 0) * 2**30) // layers
 
 
 def _expect(path: Path, what: str, expected: object, found: object) -> None:

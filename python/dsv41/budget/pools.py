@@ -58,7 +58,7 @@ def nccl_bytes(profile: Profile) -> int:
 def rows_bytes(profile: Profile) -> int:
     """Engram rows kept in memory: the cache, scales when they are resident, chunks read ahead."""
     scales = ahead = 0
-    cache = int(profile.get("row_cache_gib") or 0) * GIB
+    cache = int(float(profile.get("row_cache_gib") or 0) * GIB)
     if profile.on("resident_scales"):
         rows = sum(REAL_ENGRAM.rows(layer) for layer in REAL_ENGRAM.layer_ids)
         scales = 8 * -(-rows // profile.integer("tp"))

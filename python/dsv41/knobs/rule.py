@@ -37,7 +37,8 @@ class Rule:
 
     def allows(self, value: object) -> bool:
         """Whether `value` is of the kind (a bool is no int) and within set, range or pattern."""
-        if type(value) is not self.kind:
+        whole = self.kind is float and type(value) is int  # 4 is 4.0
+        if type(value) is not self.kind and not whole:
             return False
         if self.among:
             return value in self.among

@@ -36,7 +36,7 @@ ENGRAM: Mapping[str, Rule] = {
     "partition": words(*PARTITIONS),
     "row_engine": words("auto", "uring", "aio", "pread"),
     "row_threads": number(1, 256),
-    "row_cache_gib": number(0, 64),
+    "row_cache_gib": fraction(0, 64),
     "row_cache_ways": number(1, 16),
     "resident_scales": flag(),
     "row_stats_seconds": number(0),
