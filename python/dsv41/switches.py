@@ -31,9 +31,9 @@ class Switch:
     """One switch of an engine.
 
     kind "integer" takes any integer, kind "decimal" any finite number; what cannot be read becomes
-    the default with a warning, as in the recipe. kind "effort" takes 1 to 100 or a tier; what cannot
-    be read is an error. kind "word" takes any text without white space, a path or one of a set that
-    its reader knows.
+    the default with a warning, as in the recipe. kind "effort" takes 1 to 100 or a tier; what can
+    not be read is an error. kind "word" takes any text without white space, a path or one of a set
+    that its reader knows.
     """
 
     name: str
