@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,3 +142,20 @@ def stub_of_the_driver(image: Unpacked, folder: Path) -> None:
     words = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", "-"]
     command = ["aarch64-linux-gnu-gcc", *words, "-o", str(folder / "libcuda.so.1")]
     subprocess.run(command, check=True, input=text, text=True)
+
+
+def digest(tar: Path, name: str) -> str | None:
+    """SHA-256 of a member of a layer; None where it has none of that name."""
+    with tarfile.open(tar) as archive:
+        for member in archive:
+            if member.name == name:
+                content = archive.extractfile(member)
+                assert content
+                return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
+    return None
+
+
+def holders(layout: Path, file: str) -> dict[str, str]:
+    """Layers that have a file of site-packages, bottom to top, each with its SHA-256."""
+    found = {name: digest(tar, f"{SITE}/{file}") for name, tar in tars(layout).items()}
+    return {name: sha256 for name, sha256 in found.items() if sha256}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -170,15 +172,19 @@ def test_only_what_may_have_failed_is_looked_at(library: Library, path: Path) ->
     assert len(lookup.works) == 200
 
 
+def make(count: int) -> Work:
+    return Work(count=count)
+
+
 def failed(works: Works) -> list[int]:
     return list(works.failures())
 
 
 def test_ten_thousand_lengths_cost_no_more_than_one() -> None:
     """As on a GPU: the library ends a lookup some time after it was begun."""
-    works, under_way = Works(lambda count: Work(count=count)), []
+    works, under_way = Works(), []
     for count in range(1, 10_001):
-        under_way.append(works.begin(count, captured=False))
+        under_way.append(works.begin(count, make=make, captured=False))
         if len(under_way) > 3:
             under_way.pop(0).generation += 1
         assert failed(works) == []
@@ -191,10 +197,10 @@ def test_ten_thousand_lengths_cost_no_more_than_one() -> None:
 
 
 def test_a_failure_is_seen_however_late() -> None:
-    works = Works(lambda count: Work(count=count))
-    work = works.begin(3, captured=False)
+    works = Works()
+    work = works.begin(3, make=make, captured=False)
     assert failed(works) == failed(works) == []
-    assert works.begin(3, captured=False) is work  # the same again while it is under way
+    assert works.begin(3, make=make, captured=False) is work  # the same again while it is under way
     work.status = 6
     assert failed(works) == [6]
     assert failed(works) == []
@@ -205,14 +211,29 @@ def test_a_failure_is_seen_however_late() -> None:
 
 
 def test_a_captured_lookup_may_fail_at_any_replay() -> None:
-    works = Works(lambda count: Work(count=count))
-    work = works.begin(24, captured=True)
+    works = Works()
+    work = works.begin(24, make=make, captured=True)
     for _ in range(3):
         work.generation += 1
         assert failed(works) == []
     work.status = 6
     assert failed(works) == [6]
     assert works.watched() == 1
+
+
+def test_a_lookup_is_freed_with_its_last_holder(library: Library, path: Path) -> None:
+    """Freed by the collector in the middle of a capture, pinned memory breaks torch's allocator."""
+    store, ids = opened(library, path), torch.arange(8)
+    lookup = Lookup(library=library, store=store, ids=8, device="cpu")
+    lookup.enqueue(ids, torch.empty(8, 256, dtype=torch.bfloat16))
+    lookup.drop(lookup.submit(ids))
+    gone = weakref.ref(lookup)
+    gc.disable()
+    try:
+        del lookup
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_no_runtime_without_cuda() -> None:

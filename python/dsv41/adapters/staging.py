@@ -36,7 +36,9 @@ class Lookup:
 
     Lookups of one object must be ordered by their streams: they share the buffers. What may run at
     the same time takes an object of its own. Memory: 268 pinned bytes and 264 on the device an id,
-    and what `works` says.
+    and what `works` says. It is freed with its last holder, never by the cycle collector: pinned
+    memory that is freed while a stream that used it is captured leaves torch's allocator an event
+    of that capture, and a later allocation fails with "invalid argument".
 
     Args:
         library: the loaded C library.
@@ -71,7 +73,7 @@ class Lookup:
             if self.cuda
             else self.rows
         )
-        self.works = Works(self._work)
+        self.works = Works()
         self.runtime: Any = runtime() if self.cuda else None
 
     def enqueue(self, indices: Tensor, out: Tensor) -> None:
@@ -122,7 +124,7 @@ class Lookup:
     def _begin(self, indices: Tensor, name: str) -> int:
         self.check()
         if count := indices.numel():
-            work = self.works.begin(count, captured=self._captured())
+            work = self.works.begin(count, make=self._work, captured=self._captured())
             self._send_ids(indices, count)
             self.call(name, work)
         return count

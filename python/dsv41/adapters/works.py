@@ -21,8 +21,7 @@ class Works:
     that far: it ends the process.
     """
 
-    def __init__(self, make: Callable[[int], Work]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._all: dict[int, Work] = {}
         self._begun: dict[int, int] = {}  # lookups that were begun, captured ones not counted
         self._watched: dict[int, None] = {}
@@ -38,10 +37,10 @@ class Works:
         """How many works the next `failures` looks at."""
         return len(self._watched)
 
-    def begin(self, count: int, *, captured: bool) -> Work:
-        """The work of so many ids, about to be looked up (or to be captured)."""
+    def begin(self, count: int, *, make: Callable[[int], Work], captured: bool) -> Work:
+        """The work of so many ids, made at first, about to be looked up (or to be captured)."""
         if count not in self._all:
-            self._all[count], self._begun[count] = self._make(count), 0
+            self._all[count], self._begun[count] = make(count), 0
         if captured:
             self._captured.add(count)
         else:
