@@ -44,6 +44,44 @@ def test_what_only_a_fleet_has(words: list[str], capsys: pytest.CaptureFixture[s
     assert (refused["code"], words[0] in refused["says"]) == ("D107", True)
 
 
+@pytest.mark.parametrize("command", ["serve", "stop", "pack", "plan"])
+def test_without_a_fleet_file_the_fix_names_one(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a profile of one's own as well, by the file that it was given as."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text('name = "mine"\nextends = "tp3"\nsays = "mine"\n')
+    assert main([command, "--profile", str(mine), "--json"]) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert refused["code"] == "D002"
+    whole = {"stop": "stop", "plan": f"plan --example {mine}"}
+    wanted = whole.get(command, f"{command} --profile {mine}")
+    assert refused["fix"].startswith(f"dsv41 {wanted} ")
+    assert "--fleet fleet.toml" in refused["fix"]
+
+
+@pytest.mark.parametrize("command", ["serve", "plan", "pack"])
+def test_a_fleet_needs_a_profile(
+    fleet: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else Sparks would serve the tiny model without a word."""
+    dry = [] if command == "plan" else ["--dry-run"]
+    assert main([command, "--fleet", str(fleet), *dry, "--json"]) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert refused["code"] == "D107"
+    assert refused["fix"].startswith(f"dsv41 {command} --profile tp3 --fleet {fleet}")
+
+
+@pytest.mark.parametrize("command", ["serve", "pack", "stop", "status", "logs"])
+def test_the_state_folder_is_the_fleet_files(
+    fleet: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [command, "--profile", "tp3", "--fleet", str(fleet), "--state-dir", "/x", "--json"]
+    assert main(words) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert (refused["code"], "--state-dir" in refused["says"]) == ("D107", True)
+
+
 def test_ready_text_for_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = tmp_path / "keys"
     keys.write_text("sk-secret\n")

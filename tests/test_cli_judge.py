@@ -98,7 +98,9 @@ def test_a_profile_of_another_fleet_is_refused(
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(fleet_text("triangle"))
     command = ["doctor", "--fleet", str(fleet), "--profile", name]
-    assert document(capsys, *command, status=2)["code"] == code
+    refused = document(capsys, *command, status=2)
+    assert refused["code"] == code
+    assert "does not run on a fleet" not in refused["says"]  # `serve` runs local on one
 
 
 def test_doctor_on_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,13 +54,13 @@ def judge_fleet(args: Namespace, talk: Talk) -> int:
 
 
 def _refuse_apart(chosen: profile.Profile, where: Fleet) -> None:
-    """UsageError D105 or D096 for a profile that cannot be served on the fleet, as `plan`."""
+    """UsageError D105 or D096 for a profile that doctor cannot judge on the fleet."""
     if chosen.engine == "local" or where.topology == "loopback":
         raise UsageError(
             "D105",
-            f"Profile {chosen.name} of engine {chosen.engine} does not run on a fleet of topology "
-            f"{where.topology}; doctor judges the nodes of a fleet.",
-            fix="give --profile one of a fleet, as tp3; profile local runs on this machine",
+            f"doctor judges GPUs, fabric and checkpoint, which profile {chosen.name} of engine "
+            f"{chosen.engine} does without; serve with --fleet looks at what it needs.",
+            fix="give --profile one for Sparks, as tp3",
         )
     if len(where.nodes) != chosen["tp"]:
         raise UsageError(

@@ -38,7 +38,9 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsv41 {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    shared = service_parser.Shared(profile=_add_profile, state=_add_state, key=_add_key)
+    shared = service_parser.Shared(
+        profile=_add_profile, state=_add_state, own=_add_own_state, key=_add_key
+    )
     service_parser.add_serve(verbs, _verb, shared)
     _add_plan(verbs)
     service_parser.add_rest(verbs, _verb, shared)
@@ -48,7 +50,7 @@ def build() -> argparse.ArgumentParser:
     _add_judges(verbs)
     _add_pins(verbs)
     _add_lock(verbs)
-    rank_parser.add(verbs, verb=_verb, state_dir=_add_state)
+    rank_parser.add(verbs, verb=_verb, state_dir=_add_own_state)
     return parser
 
 
@@ -77,12 +79,26 @@ def _late(function: str) -> Callable[..., int]:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", default="local", metavar="P", help="a name or ./file.toml")
-    parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (profile local)")
+    parser.add_argument(
+        "--profile", metavar="P", help="a name or ./file.toml; default local, needed with --fleet"
+    )
+    parser.add_argument(
+        "--tp", type=int, metavar="N", help="tensor-parallel ranks; default: the profile's"
+    )
     _add_state(parser)
 
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
+    """Without a default: `defaults` fills it in, once it is known whether there is a fleet."""
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="D",
+        help=f"default {DEFAULT_STATE_DIR}; with --fleet the fleet file's",
+    )
+
+
+def _add_own_state(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="D", help="default %(default)s"
     )
@@ -100,7 +116,6 @@ def _add_plan(verbs: Any) -> None:
     )
     _add_profile(plan)
     _add_key(plan)
-    plan.set_defaults(state_dir=None)  # the fleet file's, or profile local's own
     plan.add_argument("--port", type=int, metavar="N", help="default 8888")
     plan.add_argument("--fleet", type=Path, metavar="F", help="where it is served: fleet.toml")
     plan.add_argument(

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsv41 import host, observe, run
 from dsv41.api import Endpoint
-from dsv41.cli import crews
+from dsv41.cli import crews, defaults
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed
 from dsv41.plan import Plan
@@ -19,6 +19,7 @@ REFRESH = 0.2  # seconds between two looks at the logs
 
 def stop(args: Namespace, talk: Talk) -> int:
     """Stop the service; nothing to stop is fine."""
+    defaults.of_service(args, "stop")
     if args.fleet is not None:
         return crews.stop(args, talk)
     state = run.RunDir.of(args.state_dir)
@@ -36,6 +37,7 @@ def stop(args: Namespace, talk: Talk) -> int:
 
 def status(args: Namespace, talk: Talk) -> int:
     """One line a rank, from evidence: the lock, the processes, the endpoint; 1 unless it serves."""
+    defaults.of_service(args, "status")
     if args.fleet is not None:
         return crews.status(args, talk)
     found = observe.look(run.RunDir.of(args.state_dir))
@@ -51,6 +53,7 @@ def status(args: Namespace, talk: Talk) -> int:
 
 def logs(args: Namespace, talk: Talk) -> int:
     """Print the end of each rank's log, and go on with --follow."""
+    defaults.of_service(args, "logs")
     if args.fleet is not None:
         return crews.logs(args, talk)
     state = run.RunDir.of(args.state_dir)

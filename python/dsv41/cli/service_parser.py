@@ -19,6 +19,7 @@ class Shared:
 
     profile: Add
     state: Add
+    own: Add  # a state folder of this machine, with or without a fleet
     key: Add
 
 
@@ -52,7 +53,7 @@ def add_rest(verbs: Any, verb: Verb, shared: Shared) -> None:
         verbs, "logs", "service.logs", effect="reads hosts", says="Print the logs of the ranks."
     )
     for parser in (stop, status, logs):
-        parser.add_argument("--profile", default="local", help="the profile served")
+        parser.add_argument("--profile", metavar="P", help="the profile served; default local")
         shared.state(parser)
         _fleet(parser, "of the service on its nodes")
     stop.add_argument("--dry-run", action="store_true", help="say what would be stopped")
@@ -72,7 +73,7 @@ def add_rest(verbs: Any, verb: Verb, shared: Shared) -> None:
     _fleet(smoke, "ask the service on its nodes")
     smoke.add_argument("--receipt", type=Path, metavar="FILE", help="where the receipt goes")
     shared.key(smoke)
-    shared.state(smoke)
+    shared.own(smoke)
     connect = verb(
         verbs,
         "connect",
