@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv41 import digests, fleet, images, profile, run
-from dsv41.cli import options
+from dsv41.cli import defaults, options
 from dsv41.cli.talk import Talk
 from dsv41.errors import Error, UsageError
 from dsv41.host.reach import LOCAL, Host, each
@@ -93,7 +93,7 @@ def _of_fleet(args: Namespace) -> _Wanted:
     if args.tree is not None:
         chosen = chosen.on_tree(args.tree)
     found = fleet.load(args.fleet)
-    name = digests.image_name(chosen.name, tree=chosen.tree)
+    name = defaults.image_name(chosen)
     known = options.image(args.image) if args.image else digests.known().get(name)
     reference = digests.require(known, profile=chosen.name)
     names = [node.name for node in found.nodes]

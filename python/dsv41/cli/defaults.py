@@ -1,11 +1,13 @@
-"""--profile and --state-dir where they are left out, and what a fleet file has to decide."""
+"""What follows from --profile, --fleet and --state-dir, given or left out, in every command."""
 
 from __future__ import annotations
 
 import shlex
+import tomllib
 from argparse import Namespace
+from pathlib import Path
 
-from dsv41 import profile
+from dsv41 import digests, profile
 from dsv41.cli.parser import DEFAULT_STATE_DIR
 from dsv41.errors import UsageError
 from dsv41.plan import LOCAL
@@ -44,6 +46,20 @@ def of_service(args: Namespace, command: str) -> None:
     args.profile = args.profile or LOCAL
     if args.fleet is None:
         require_local(profile.load(args.profile), fix=f"dsv41 {command} --fleet fleet.toml")
+
+
+def image_name(chosen: profile.Profile) -> str:
+    """The flake's name of a profile's image: a file's is that of the profile which it extends."""
+    base = chosen.name
+    if base not in profile.names():
+        own = Path(chosen.where).read_text(encoding="utf-8")
+        base = tomllib.loads(own).get("extends", base)
+    return digests.image_name(base, tree=chosen.tree)
+
+
+def known_image(chosen: profile.Profile) -> str | None:
+    """The image of a profile by the flake's digest; None where that is not known."""
+    return digests.known().get(image_name(chosen))
 
 
 def require_local(chosen: profile.Profile, *, fix: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv41 import budget, caches, diagnose, doctor, fleet, profile
+from dsv41.cli import defaults
 from dsv41.cli.talk import Talk
 from dsv41.diagnose.promise import expectation
 from dsv41.errors import CheckFailed, EngineFailed, Unreachable, UsageError
@@ -31,7 +32,8 @@ def judge_fleet(args: Namespace, talk: Talk) -> int:
     chosen = profile.load(args.profile)
     _refuse_apart(chosen, where)
     ledgers = [found for node in where.nodes if (found := budget.ledger(chosen, node))]
-    expect = expectation(chosen, image=args.image, ledgers=ledgers)
+    image = args.image or defaults.known_image(chosen)
+    expect = expectation(chosen, image=image, ledgers=ledgers)
     if args.bundle:
         report = doctor.judge(doctor.read(args.bundle, where), where, expect)
     elif args.collect:

@@ -214,7 +214,7 @@ def _add_judges(verbs: Any) -> None:
     )
     doctor.add_argument("--fleet", type=Path, required=True, metavar="F", help="the fleet file")
     doctor.add_argument("--profile", required=True, metavar="P", help="a name or ./file.toml")
-    doctor.add_argument("--image", metavar="REF", help="the image that all nodes must have")
+    doctor.add_argument("--image", metavar="REF", help="the image of all nodes; default the Plan's")
     doctor.add_argument("--all", action="store_true", help="show what is ok as well")
     source = doctor.add_mutually_exclusive_group()
     source.add_argument("--bundle", type=Path, metavar="DIR", help="judge captured text, offline")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dsv41 import digests, profile
 from dsv41 import fleet as fleets
 from dsv41 import plan as plans
+from dsv41 import profile
 from dsv41.cli import defaults, options
 from dsv41.cli.parser import DEFAULT_STATE_DIR
 from dsv41.cli.talk import Talk
@@ -89,7 +89,7 @@ def _images(args: Namespace, chosen: profile.Profile) -> dict[str, str]:
         return {}
     if args.image is not None:
         return {chosen.name: options.image(args.image)}
-    image = digests.known().get(digests.image_name(chosen.name, tree=chosen.tree))
+    image = defaults.known_image(chosen)
     return {} if image is None else {chosen.name: image}
 
 
