@@ -66,6 +66,8 @@ def test_in_words(run: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None
         "cable 10.0.12.0/24: spark1 rocep1s0f0, spark2 rocep1s0f0",
         "image not known",
         "  NCCL_IB_HCA=rocep1s0f0,rocep1s0f1",
+        "  command differs in: --node-rank 1\n",  # 1 is also a value of the head's command
+        "  command differs in: --node-rank 2\n",
         "step rank-0 on spark1 [changes hosts]: dsv41 rank exec --plan",
         "note D121 [warn] Tight",
         "omitted serial_load: no adapter yet",
