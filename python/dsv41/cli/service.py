@@ -9,7 +9,7 @@ from typing import Any
 
 from dsv41 import host, observe, run
 from dsv41.api import Endpoint
-from dsv41.cli import crews, defaults
+from dsv41.cli import crews, defaults, standing
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed
 from dsv41.plan import Plan
@@ -40,14 +40,16 @@ def status(args: Namespace, talk: Talk) -> int:
     defaults.of_service(args, "status")
     if args.fleet is not None:
         return crews.status(args, talk)
-    found = observe.look(run.RunDir.of(args.state_dir))
+    state = run.RunDir.of(args.state_dir)
+    found = observe.look(state)
     if args.json:
         talk.document("status", **found)
     else:
-        talk.put(f"{found['status']}  {found['url']}  {found['says']}".rstrip())
+        talk.put(standing.headline(found))
         for rank in found["ranks"]:
             where = f"rank {rank['rank']}  {rank['role']:6}  {rank['state']}"
-            talk.put(f"{where}  {rank['last_line']}".rstrip())
+            said = observe.tail(state.log_file(rank["rank"]), lines=standing.TAIL)
+            talk.put(f"{where}  {standing.last_said(said)}".rstrip())
     return 0 if found["status"] == "serving" else CheckFailed.exit_status
 
 
