@@ -1,11 +1,13 @@
 """`dsv41 serve --fleet`: steps and refusals before any machine is touched; `connect`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from dsv41.cli import main
+from dsv41.cli import main, planning
+from dsv41.errors import Unsafe
 
 
 @pytest.fixture
@@ -80,6 +82,38 @@ def test_the_state_folder_is_the_fleet_files(
     assert main(words) == 2
     refused = json.loads(capsys.readouterr().out)
     assert (refused["code"], "--state-dir" in refused["says"]) == ("D107", True)
+
+
+def test_a_changed_knob_as_the_guide_has_it(
+    fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).parent.parent / "docs/howto/operate.md").read_text()
+    (text,) = re.findall(r"^```toml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text)
+    at = ["--profile", str(mine), "--fleet", str(fleet)]
+    assert main(["plan", *at, "--diff", "tp3"]) == 0
+    assert "--chunked-prefill-size: 768 -> 512" in capsys.readouterr().out
+    assert main(["serve", *at, "--dry-run"]) == 0
+
+
+def test_what_only_plan_can_set_is_said_to_go_into_a_file(
+    fleet: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ["--fleet", str(fleet), "--dry-run", "--json"]
+    assert main(["serve", "--profile", "tp3", *at, "--set", "chunk=512"]) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert refused["code"] == "D001"
+    assert refused["fix"].endswith("docs/howto/operate.md, Change a knob")
+
+    def make(_args: object) -> None:
+        raise Unsafe("D120", "Profile tp3 does not fit on spark1.", fix="give --set chunk=512")
+
+    monkeypatch.setattr(planning, "make", make)
+    assert main(["serve", "--profile", "tp3", *at]) == 5
+    refused = json.loads(capsys.readouterr().out)
+    assert refused["fix"].startswith("give --set chunk=512; ")
+    assert refused["fix"].endswith("docs/howto/operate.md, Change a knob")
 
 
 def test_ready_text_for_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,12 +14,17 @@ from dsv41 import __version__
 from dsv41.cli import build_parser, data_parser, rank_parser, service_parser
 from dsv41.errors import UsageError
 
+# where a value of `plan --set` goes to be served: all commands must find the same Plan
+SET = "--set is for plan; else write it into a profile file: docs/howto/operate.md, Change a knob"
 DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError("D001", f"{self.prog}: {message}.", fix=f"{self.prog} --help")
+        unknown = re.search(r"unrecognized arguments: (?:.* )?--set\b", message)
+        raise UsageError(
+            "D001", f"{self.prog}: {message}.", fix=SET if unknown else f"{self.prog} --help"
+        )
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
