@@ -2,6 +2,9 @@
 
 import json
 import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -119,13 +122,77 @@ def test_what_only_plan_can_set_is_said_to_go_into_a_file(
 def test_ready_text_for_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = tmp_path / "keys"
     keys.write_text("sk-secret\n")
-    url = "http://10.0.0.1:8888/v1"
+    url = "http://127.0.0.1:1/v1"  # nobody listens there
     words = ["connect", "--url", url, "--api-key-file", str(keys), "--json"]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["clients"]) == {"curl", "openai", "open-webui", "litellm", "prometheus"}
-    assert all("10.0.0.1:8888" in text for text in found["clients"].values())
+    assert all("127.0.0.1:1" in text for text in found["clients"].values())
     assert str(keys) in found["clients"]["openai"]
     assert "sk-secret" not in json.dumps(found)
     compile(found["clients"]["openai"], "client.py", "exec")
     assert main(["connect", "--json"]) == 2
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The root of an endpoint that has a model and a key."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/v1/models" and self.headers["Authorization"] == "Bearer my-key"
+            body = b'{"data": [{"id": "dsv41-fixture"}]}' if known else b'{"message": "no key"}'
+            self.send_response(200 if known else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its signature
+            pass
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{served.server_address[1]}"
+    served.shutdown()
+    served.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.txt"
+    path.touch(mode=0o600)
+    path.write_text("my-key\n")
+    return path
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_text_for_a_server_has_its_path_and_its_model(
+    end: str, server: str, key_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keyed = ["--api-key-file", str(key_file)]
+    assert main(["connect", "curl", "--url", server + end, *keyed]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"curl {server}/v1/chat/completions ")
+    assert '"model": "dsv41-fixture"' in out
+    assert main(["connect", "curl", "--url", server + end]) == 0
+    out, err = capsys.readouterr()
+    assert '"model": "deepseek-v4.1-flash"' in out
+    assert "401" in err
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9001", "http://127.0.0.1:99999/v1", "http://"])
+def test_text_for_no_url_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["connect", "--url", url, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == "D110"
+
+
+def test_smoke_without_the_key_says_how_to_give_it(
+    server: str, key_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["smoke", "--url", server, "--receipt", str(tmp_path / "receipt.json")]
+    assert main(words) == 1
+    assert "give --api-key-file FILE" in capsys.readouterr().err
+    assert main([*words, "--api-key-file", str(key_file)]) == 1  # it knows no answer
+    assert "--api-key-file FILE" not in capsys.readouterr().err

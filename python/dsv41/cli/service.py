@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from http.client import UNAUTHORIZED
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ def climb(endpoint: Endpoint, args: Namespace, talk: Talk) -> int:
     result = {"status": "ok" if passed else "fail", "url": endpoint.url, "steps": steps}
     receipt = _write_receipt(args, result, started=started)
     talk.say(f"receipt: {receipt}")
+    if not passed and endpoint.key is None and endpoint.status("/v1/models") == UNAUTHORIZED:
+        talk.say("  fix: the server wants a key: give --api-key-file FILE")
     if args.json:
         talk.document("smoke", **result, receipt=str(receipt))
     return 0 if passed else CheckFailed.exit_status
