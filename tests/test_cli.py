@@ -44,6 +44,8 @@ def test_plan_in_words_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "--frobnicate"], "D001"),
         (["plan", "--prof", "local"], "D001"),
         (["logs", "--lines", "x"], "D001"),
+        (["logs", "--lines", "0"], "D001"),
+        (["logs", "--lines", "-3"], "D001"),
         (["pack", "--profile", "tp3"], "D002"),
         (["serve", "--profile", "tp4"], "D002"),
         (["stop", "--profile", "tp3"], "D002"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv41.cli import main, planning
+from dsv41.cli import build, main, planning
 from dsv41.errors import Unsafe
 
 
@@ -117,6 +117,37 @@ def test_what_only_plan_can_set_is_said_to_go_into_a_file(
     refused = json.loads(capsys.readouterr().out)
     assert refused["fix"].startswith("give --set chunk=512; ")
     assert refused["fix"].endswith("docs/howto/operate.md, Change a knob")
+
+
+@pytest.mark.parametrize("code", ["D999", "D063", "x"])
+def test_only_a_check_can_be_accepted(
+    code: str, fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["serve", "--profile", "tp3", "--fleet", str(fleet), "--dry-run", "--json"]
+    assert main([*words, "--accept", "d217"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--accept", code]) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert (refused["code"], code in refused["says"]) == ("D107", True)
+
+
+def test_a_dry_build_looks_at_its_source_before_it_asks_a_node(
+    fleet: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(build, "each")
+    image = f"localhost/x@sha256:{'1' * 64}"
+    words = ["--profile", "tp3", "--fleet", str(fleet), "--image", image, "--from", "/nope"]
+    assert main(["build", *words, "--dry-run", "--json"]) == 1
+    refused = json.loads(capsys.readouterr().out)
+    assert (refused["code"], "/nope" in refused["says"]) == ("D415", True)
+
+
+def test_the_help_has_no_default_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    out = capsys.readouterr().out
+    assert "default None" not in out
+    assert "(profile local)" not in out
 
 
 def test_ready_text_for_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

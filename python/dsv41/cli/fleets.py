@@ -22,8 +22,9 @@ def serve(args: Namespace, talk: Talk) -> int:
     if args.fleet is None:
         _refuse_alone(args)
         return here.serve(args, talk)
-    from dsv41.cli import preparing  # noqa: PLC0415 - keeps a local start light
+    from dsv41.cli import gate, preparing  # noqa: PLC0415 - keeps a local start light
 
+    gate.checks(args.accept)  # before anything is asked of a node
     made = preparing.made(args)
     if not args.dry_run:
         from dsv41.cli import bringing  # noqa: PLC0415

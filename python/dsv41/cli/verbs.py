@@ -19,6 +19,8 @@ from dsv41.geometry import REAL_ENGRAM
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from dsv41.rows.files import Problem
+
 
 def make_plan(args: Namespace, *, master_port: int = 20000) -> tuple[profile.Profile, plans.Plan]:
     """The profile and Plan that the flags ask for."""
@@ -94,10 +96,18 @@ def rows_verify(args: Namespace, talk: Talk) -> int:
         for result in results:
             talk.put(f"{'ok' if result.ok else 'BAD':4}{result.path}  {result.rows} rows")
             for problem in result.problems:
-                talk.put(f"    page {problem.page} row {problem.row}: {problem.says}")
+                talk.put(f"    {_place(problem)}{problem.says}")
             if result.problem_count > len(result.problems):
                 talk.put(f"    and {result.problem_count - len(result.problems)} more")
     return CheckFailed.exit_status if failed else 0
+
+
+def _place(problem: Problem) -> str:
+    """Where in a row file it is; nothing for the header or the file as a whole."""
+    page = f"page {problem.page}" if problem.page >= 0 else ""
+    row = f"row {problem.row}" if problem.row >= 0 else ""
+    where = " ".join(filter(None, (page, row)))
+    return f"{where}: " if where else ""
 
 
 def rows_import(args: Namespace, talk: Talk) -> int:
