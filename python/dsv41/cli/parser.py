@@ -16,7 +16,8 @@ from dsv41.errors import UsageError
 
 # where a value of `plan --set` goes to be served: all commands must find the same Plan
 SET = "--set is for plan; else write it into a profile file: docs/howto/operate.md, Change a knob"
-DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
+_BELOW_HOME = ".local/state/dsv41/local"
+DEFAULT_STATE_DIR = Path.home() / _BELOW_HOME
 
 
 class _Parser(argparse.ArgumentParser):
@@ -100,7 +101,7 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         metavar="D",
-        help=f"default {DEFAULT_STATE_DIR}; with --fleet the fleet file's",
+        help=f"default ~/{_BELOW_HOME}; with --fleet the file's",
     )
 
 
