@@ -29,9 +29,9 @@ def test_a_file_is_a_profile_too(tmp_path: Path) -> None:
     [
         ("value = 3", "value = 9", "D095", ["knobs.tp", "9", "int from 1 to 8"]),
         ("value = 3", 'value = "3"', "D095", ["knobs.tp", "'3'"]),
-        ("value = 3", "value = true", "D095", ["knobs.tp", "True"]),
+        ("value = 3", "value = true", "D095", ["knobs.tp", "is true"]),
         ('"weighted"', '"round-robin"', "D095", ["knobs.partition", "'strided'", "'weighted'"]),
-        ("[knobs.tp]", "[knobs.tpp]", "D095", ["knobs.tpp", "tp"]),
+        ("[knobs.tp]", "[knobs.tpp]", "D095", ["knobs.tpp", "it has tp, "]),
         ('engine = "local"', 'engine = "llama"', "D095", ["engine", "llama", "local"]),
         ('says = "', 'sayz = "', "D095", ["says", "a string"]),
         ('name = "local"', "name = local", "D094", ["not TOML"]),
@@ -70,7 +70,7 @@ def test_flags_override_and_are_checked_alike() -> None:
     assert local.with_values("--tp", tp=None) == local
     with pytest.raises(UsageError, match=r"--tp: knobs\.tp is 0") as caught:
         local.with_values("--tp", tp=0)
-    assert caught.value.fix == "give --tp 1 to 8"
+    assert caught.value.fix == "give --tp 1"
 
 
 def test_what_mends_a_knob_is_a_flag_or_the_persons_own_file() -> None:
@@ -92,3 +92,22 @@ def test_a_profile_that_is_not_there(name: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         profile.load(name)
     assert caught.value.code == code
+
+
+def test_a_profile_that_is_not_there_is_one_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of that name where one lies here, else the nearest name."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(LOCAL)
+    for name, fix in (
+        ("mine", "take ./mine.toml"),
+        ("tp33", "take tp3"),
+        ("tp4-cycl", "take tp4-cycle"),
+        ("zzz", "take one of local, tp3, tp4, tp4-cycle, tp4-ring"),
+        ("x" * 5000, "take one of local, tp3, tp4, tp4-cycle, tp4-ring"),
+        ("a\0b", "take one of local, tp3, tp4, tp4-cycle, tp4-ring"),
+    ):
+        with pytest.raises(UsageError, match="There is no profile") as caught:
+            profile.load(name)
+        assert (caught.value.code, caught.value.fix) == ("D093", fix)

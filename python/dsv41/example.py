@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dsv41.errors import UsageError
-from dsv41.profile import Profile
+from dsv41.fleet import Fleet
+from dsv41.profile import Profile, load, names
 
 PORTS = 2  # network ports of a Spark
 # a port is two functions, one in each PCI domain; behind a switch both are used (user report P29)
@@ -71,6 +72,20 @@ def topology_of(profile: Profile) -> str:
     if profile.get("nccl_build") == "sparkring":
         return "ring"
     return "triangle" if profile["tp"] == PORTS + 1 else "switch"
+
+
+def of_another_size(profile: Profile, fleet: Fleet) -> str:
+    """What mends a fleet of another size than the profile: the profiles that are made for it."""
+    size = len(fleet.nodes)
+    made = [
+        name
+        for name in names()
+        if (other := load(name)).engine != "local"
+        and (other["tp"], topology_of(other)) == (size, fleet.topology)
+    ]
+    others = made if profile.shipped and profile.name not in made else []
+    mends = [f"--profile {name}" for name in others] or [profile.mend("tp", size)]
+    return ", or ".join([*mends, "give the fleet one node per rank"])
 
 
 def _node(topology: str, rank: int, size: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dsv41 import __version__, budget, presence
+from dsv41 import __version__, budget, example, presence
 from dsv41.budget import Item, gate
 from dsv41.engines import Launch, checks, container, renderer, wiring
 from dsv41.engines.trees import tree
@@ -107,7 +107,7 @@ def plan(
             "D096",
             f"Profile {profile.name} has {profile['tp']} ranks; the fleet has {len(fleet.nodes)} "
             "nodes.",
-            fix=f"{profile.mend('tp', len(fleet.nodes))}, or give the fleet one node per rank",
+            fix=example.of_another_size(profile, fleet),
         )
     notes = _checked(profile, fleet)
     digests = _digests(fleet, tables or {})

@@ -12,13 +12,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from dsv41.errors import UsageError
 from dsv41.knobs import KNOBS, OFF, REQUIRED, Rule, Value, flag_for
-from dsv41.knobs.given import check_flag, known
+from dsv41.knobs.given import check_flag, unknown_knob
+from dsv41.knobs.rule import shown
+from dsv41.profile_names import names, shipped_text, unknown
 
 __all__ = ["KNOBS", "Knob", "Profile", "Rule", "Value", "load", "names", "parse"]
 
@@ -151,29 +152,14 @@ def load(name: str) -> Profile:
     """
     if name.endswith(".toml") or "/" in name:
         return parse(_read(Path(name)), where=name)
-    known = names()
-    if name not in known:
-        raise UsageError(
-            "D093",
-            f"There is no profile {name!r}; there are {', '.join(known)}.",
-            fix="dsv41 plan --profile " + known[0],
-        )
+    if name not in names():
+        raise unknown(name)
     return _shipped(name)
 
 
 @cache
 def _shipped(name: str) -> Profile:
-    text = files("dsv41.profiles").joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return parse(text, where=f"profiles/{name}.toml")
-
-
-@cache
-def names() -> list[str]:
-    """The profiles that ship with dsv41."""
-    folder = files("dsv41.profiles")
-    return sorted(
-        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
-    )
+    return parse(shipped_text(name), where=f"profiles/{name}.toml")
 
 
 def parse(text: str, *, where: str) -> Profile:
@@ -188,11 +174,10 @@ def parse(text: str, *, where: str) -> Profile:
     if head["engine"] not in KNOBS or (base and head["engine"] != base.engine):
         allowed = repr(base.engine) if base else "one of " + ", ".join(KNOBS)
         raise _wrong(where, "engine", head["engine"], allowed)
-    unknown = [key for key in data if key not in (*HEAD, "knobs", "extends", "trees")]
-    if unknown:
-        known = ", ".join((*HEAD, "extends", "knobs", "trees"))
-        says = f"{where}: unknown key {unknown[0]}; known: {known}."
-        raise UsageError("D095", says, fix=f"remove {unknown[0]} from {where}")
+    known = (*HEAD, "extends", "knobs", "trees")
+    for key in [key for key in data if key not in known]:
+        says = f"{where}: unknown key {key}; known: {', '.join(known)}."
+        raise UsageError("D095", says, fix=f"remove {key} from {where}")
     knobs = _knobs(data.get("knobs", {}), head["engine"], where=where)
     trees: dict[str, Mapping[str, Knob]] = {
         name: _knobs(table, head["engine"], where=where)
@@ -205,7 +190,8 @@ def parse(text: str, *, where: str) -> Profile:
         knobs = {**shipped, **own}
     missing = KNOBS[head["engine"]].keys() - knobs.keys()
     if missing:
-        raise _wrong(where, f"knobs.{min(missing)}", "missing", "a value or omitted = reason")
+        allowed = "a value or omitted = reason, or extends = a profile that has it"
+        raise _wrong(where, f"knobs.{min(missing)}", "missing", allowed)
     return Profile(**head, knobs=knobs, where=where, trees=trees)
 
 
@@ -257,9 +243,8 @@ def _read(path: Path) -> str:
 
 
 def _wrong(where: str, key: str, found: object, allowed: str) -> UsageError:
-    return UsageError(
-        "D095", f"{where}: {key} is {found!r}; allowed: {allowed}.", fix=f"edit {where}"
-    )
+    says = f"{where}: {key} is {shown(found)}; allowed: {allowed}."
+    return UsageError("D095", says, fix=f"edit {where}")
 
 
 def _strings(data: Mapping[str, Any], keys: tuple[str, ...], *, where: str) -> dict[str, str]:
@@ -283,7 +268,7 @@ def _knob(key: str, table: object, *, where: str) -> Knob:
 def _check_names(engine: str, knobs: Mapping[str, Knob], *, where: str) -> None:
     for key, knob in knobs.items():
         if key not in KNOBS[engine]:
-            raise _wrong(where, f"knobs.{key}", knob.value, known(engine, key))
+            raise unknown_knob(engine, key, where=f"{where}: knobs.{key}", fix=f"edit {where}")
         if knob.omitted and key in REQUIRED[engine]:
             raise _wrong(where, f"knobs.{key}", "omitted", "a value: the engine cannot do without")
 
@@ -294,6 +279,6 @@ def _check_knobs(engine: str, values: Mapping[str, Value | None], *, where: str)
         if _is_flag(where):
             check_flag(engine, key, value, flag=where)
         if key not in rules:
-            raise _wrong(where, f"knobs.{key}", value, known(engine, key))
+            raise unknown_knob(engine, key, where=f"{where}: knobs.{key}", fix=f"edit {where}")
         if not rules[key].allows(value):
             raise _wrong(where, f"knobs.{key}", value, rules[key].allowed())

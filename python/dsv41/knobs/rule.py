@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isfinite
 
 Value = bool | int | float | str
 
@@ -14,6 +16,11 @@ OFF: tuple[Value, ...] = (False, 0, 0.0, "", "off")
 def written(value: Value) -> str:
     """A value as `--set KNOB=VALUE` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shown(value: object) -> str:
+    """A value in a message: a switch as TOML and flags have it, a string in quotes."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def flag_for(knob: str, value: Value) -> str:
@@ -56,14 +63,22 @@ class Rule:
             return f"a string like {self.pattern}"
         if self.low is not None:
             return f"{self.kind.__name__} from {self._range()}"
-        return self.kind.__name__
+        return "true or false" if self.kind is bool else self.kind.__name__
 
-    def values(self) -> str:
-        """The rule as what one would type: `1 to 8`, `true or false`, `auto or pread`."""
+    def nearest(self, value: object) -> Value | None:
+        """What may stand in the place of a value that may not: a word like it, the bound passed."""
         among = (True, False) if self.kind is bool else self.among
         if among:
-            return " or ".join(written(value) for value in among)
-        return self._range() if self.low is not None else self.allowed()
+            words = {written(one): one for one in among}
+            close = get_close_matches(str(value).lower(), words, n=1)
+            return words[close[0]] if close else None
+        if self.kind is str or isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        if isinstance(value, float) and not isfinite(value):
+            return None
+        low = value if self.low is None else max(value, self.low)
+        within = low if self.high is None else min(low, self.high)
+        return int(within) if self.kind is int else float(within)
 
     def _range(self) -> str:
         # 12 digits: 1048576 is not to read 1.04858e+06
