@@ -73,7 +73,8 @@ PROFILES = """\
 
 A profile says what is served: knobs, each with the reason for its value, or with the reason why it
 is omitted. Figures in them are of the source that they name, on its own stack: MIA is MiaAI-Lab's
-recipe, P numbers are [user reports](reports.md). Your own profile holds only what differs:
+recipe, P numbers are [user reports](reports.md). Your own profile extends one of them and holds
+only what differs; one that extends none has every knob of its engine.
 
 ```toml
 name = "mine"
@@ -81,10 +82,12 @@ extends = "tp4"
 says = "tp4 with eight streams"
 [knobs]
 slots = { value = 8, why = "longer answers for fewer people" }
+graph_slots = { value = 8, why = "at most slots" }
 ```
 
-It is named by its path: `--profile ./mine.toml`. `dsv41 plan --set slots=8` tries a value without
-a file. Knobs with a star cannot be omitted.
+It is named by its path: `dsv41 plan --profile ./mine.toml --fleet fleet.toml`. Without a file,
+`dsv41 plan --profile tp4 --fleet fleet.toml --set slots=8 --set graph_slots=8` tries the same.
+Knobs with a star cannot be omitted.
 
 """
 LICENSES = """\

@@ -204,12 +204,13 @@ def test_two_ranks_say_why() -> None:
     assert caught.value.code == "D120"
     assert caught.value.exit_status == 5
     assert "weights 146.6" in caught.value.says
-    assert caught.value.fix == "--tp 4 with 4 nodes"
+    # not --tp 4 alone: its experts would be cut into slices of 576 columns, which stop at load
+    assert caught.value.fix == "--tp 4 --set ep=2 with 4 nodes"
 
 
 def test_a_refusal_names_the_nearest_settings() -> None:
     wide = profile_with("tp3", tree="sglang-base", chunk=1024)
-    settings_that_fit = nearest.nearest(wide, None)
+    settings_that_fit = nearest.nearest(wide)
     assert settings_that_fit[0] == "--set chunk=832"
     assert settings_that_fit[1] == "--set context=212992"  # the 208k that ran
     lowered = wide.with_values("test", context=212_992)

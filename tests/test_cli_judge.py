@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bundles import fleet_text, healthy, site
+from dsv41 import digests
 from dsv41.cli import main
 from engine_logs import sglang
 
@@ -98,7 +99,33 @@ def test_a_profile_of_another_fleet_is_refused(
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(fleet_text("triangle"))
     command = ["doctor", "--fleet", str(fleet), "--profile", name]
-    assert document(capsys, *command, status=2)["code"] == code
+    refused = document(capsys, *command, status=2)
+    assert refused["code"] == code
+    assert "does not run on a fleet" not in refused["says"]  # `serve` runs local on one
+
+
+def test_doctor_asks_for_the_image_that_the_plan_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `serve` does; --image gives another one."""
+    listed = tmp_path / "digests.json"
+    planned, other = "sha256:" + "7" * 64, "sha256:" + "8" * 64
+    listed.write_text(json.dumps({"schema": digests.SCHEMA, "images": {"tp3": planned}}))
+    monkeypatch.setattr(digests, "PLACES", (listed,))
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(fleet_text("triangle"))
+    texts = healthy(site("triangle"))
+    for probes in texts.values():
+        probes["image"] = f"localhost/dsv41/tp3 {planned}\n"
+    bundle = write(tmp_path / "bundle", texts)
+    command = ["doctor", "--fleet", str(fleet), "--profile", "tp3", "--bundle", str(bundle)]
+    assert document(capsys, *command)["status"] in {"ok", "info"}
+    found = document(capsys, *command, "--image", f"localhost/dsv41/tp3@{other}", status=1)
+    assert {f["code"] for f in found["findings"] if f["level"] == "fail"} == {"D260"}
+    texts["spark2"]["image"] = f"localhost/dsv41/tp3 {other}\n"
+    stale = write(tmp_path / "stale", texts)
+    found = document(capsys, *command[:-1], str(stale), status=1)
+    assert {f["node"] for f in found["findings"] if f["level"] == "fail"} >= {"spark2"}
 
 
 def test_doctor_on_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

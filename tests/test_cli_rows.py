@@ -85,4 +85,17 @@ def test_a_flipped_bit_is_found(
     found = document(capsys, "verify", str(tmp_path / name), str(rows_dir / name), status=1)
     assert [file["ok"] for file in found["files"]] == [False, True]
     assert main(["rows", "verify", str(tmp_path / name)]) == 1
-    assert "page" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "    page 4 row " in out
+    assert "-1" not in out
+
+
+def test_a_file_that_is_no_row_file_has_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    assert main(["rows", "verify", str(tmp_path / "passwd")]) == 1
+    first, problem, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("BAD ")
+    assert "page" not in problem
+    assert "-1" not in problem

@@ -25,6 +25,9 @@ def test_the_words_differ_where_the_programs_do() -> None:
     assert containers.storage("docker")[-1] == "{{.DockerRootDir}}"
     inspect = ["container", "inspect", "--format", "{{json .State}}", "dsv41-rank0"]
     assert containers.state("docker", "dsv41-rank0") == ["docker", *inspect]
+    # docker kills at once and has no such flag
+    assert containers.removed("docker", "n") == ["docker", "rm", "--force", "n"]
+    assert containers.removed("podman", "n") == ["podman", "rm", "--force", "--time", "0", "n"]
 
 
 def test_the_state_of_a_container() -> None:

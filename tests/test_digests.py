@@ -109,6 +109,14 @@ def test_plan_takes_the_listed_image(image: Any) -> None:
     assert image("tp4") is None
 
 
+def test_a_profile_of_ones_own_runs_the_image_of_the_one_that_it_extends(
+    image: Any, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('name = "mine"\nextends = "tp3"\nsays = "mine"\n')
+    assert image(str(mine)) == f"localhost/dsv41/tp3@{ONE}"
+
+
 def test_an_image_that_is_given_wins(image: Any) -> None:
     other = "registry.example/x@sha256:" + "3" * 64
     assert image("tp3", "--image", other) == other

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsv41.cli.parser import parse_arguments
+from dsv41.errors import explanations
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,6 +37,12 @@ def test_commands_parse(page: str, line: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_code_is_one_of_the_catalogue(page: Path) -> None:
+    named = re.findall(r"\bD\d{3}\b", page.read_text())
+    assert [code for code in named if code not in explanations()] == []
 
 
 def test_every_user_report_that_is_named_has_its_line() -> None:

@@ -90,6 +90,6 @@ def test_what_is_no_command_is_seen(command: str) -> None:
 
 
 def test_no_fix_starts_or_stops_what_runs_on_this_machine_only() -> None:
-    """`serve`, `stop`, `pack`, `status` and `logs` know profile local; fixes are for fleets."""
+    """Without --fleet, `serve`, `stop`, `pack`, `status` and `logs` mean this machine alone."""
     fixes = [command for where, command in NAMES if not re.match(r"D\d|reference$", where)]
     assert {command.split()[0] for command in fixes} == {"doctor", "explain", "plan", "rows"}

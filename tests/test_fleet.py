@@ -1,6 +1,7 @@
 """Fleet files: the three topologies parse; what cannot be true is refused by name."""
 
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -95,7 +96,10 @@ def test_a_node_may_have_its_own_container_engine() -> None:
         ("hca =", "memory_gib = 1025\nhca =", ["nodes[0].memory_gib is 1025"]),
         ("hca =", f"memory_gib = {10**400}\nhca =", ["nodes[0].memory_gib is 1000"]),
         ("hca =", "memory_gib = true\nhca =", ["nodes[0].memory_gib is True"]),
-        ('"/var/lib/dsv41/rows"', "7", ["nodes[0].rows_dir", "7", "str"]),
+        ('"/var/lib/dsv41/rows"', "7", ["nodes[0].rows_dir is 7", "a string that is not empty"]),
+        ("hca =", "sudo = 1\nhca =", ["nodes[0].sudo is 1; allowed: true or false."]),
+        ("hca =", 'gid_index = "3"\nhca =', ["nodes[0].gid_index is '3'; allowed: an integer."]),
+        ("hca =", 'memory_gib = "9"\nhca =', ["nodes[0].memory_gib is '9'; allowed: a number."]),
         ('"/var/lib/dsv41/rows"', '""', ["nodes[0].rows_dir", "not empty"]),
         ("['rocep1s0f0', 'rocep1s0f1']", "'rocep1s0f0'", ["nodes[0].hca", "a list of strings"]),
         ('address = "10.0.0.1"', 'address = "127.0.0.1"', ["address", "the other nodes reach"]),
@@ -115,8 +119,14 @@ def test_wrong_keys_and_values(old: str, new: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (triangle().replace("spark2", "spark1"), "same name"),
-        (triangle().replace('address = "10.0.0.2"', 'address = "10.0.0.1"'), "same address"),
+        (
+            triangle().replace("spark2", "spark1"),
+            "nodes[0] (spark1) and nodes[1] (spark1) have the same name, spark1.",
+        ),
+        (
+            triangle().replace('address = "10.0.0.3"', 'address = "10.0.0.1"'),
+            "nodes[0] (spark1) and nodes[2] (spark3) have the same address, 10.0.0.1.",
+        ),
         (
             triangle().replace("10.0.22.2/24", "10.0.99.2/24"),
             "subnet 10.0.22.0/24 is one cable and needs 2 ends, not spark1 rocep1s0f0",
@@ -137,6 +147,78 @@ def test_contradictions(text: str, words: str) -> None:
     error = refused(text)
     assert error.code == "D102"
     assert words in error.says
+
+
+WRONG_FORMS: dict[str, list[Any]] = {
+    "ssh": [
+        "-oProxyCommand=touch x",
+        "me; rm -rf @10.0.0.2",
+        "me@-oProxyCommand=x",
+        "-l@10.0.0.1",
+        "me@10.0.0.1 -v",
+        "$(id)@10.0.0.1",
+        "me@",
+        "ssh://-x@10.0.0.1",
+        "ssh://10.0.0.1:22:23",
+        "user@10.0.0.1\\n",
+    ],
+    "name": ["../x", "a/b", ".hidden", "-v", "spark 1", "s" * 65],
+    "socket_ifname": ["eth 0", "a/b", "eth0,eth1", "^docker0", "=eth0", "e" * 16, "-"],
+    "hca": ["mlx5 0", "^mlx5_0", "mlx5_0,mlx5_1", "../mlx5_0"],
+    "address": ["10.0.0", "10.0.0.256", "ba nana", "-x", "::1", "0.0.0.0"],  # noqa: S104 - refused
+    "fabric": ["10.0.22.1", "10.0.22.1/32", "banana"],
+    "gid_index": [99_999, 256, -1],
+    "api_host": ["banana", "0.0.0", "10.0.0.1:8888", "a b.c", "-x.y"],
+    "nfs_server": ["10.0.0", "a b", "-o", "10.0.0.1:/models"],
+}
+RIGHT_FORMS: dict[str, list[Any]] = {
+    "ssh": [
+        "local",
+        "spark1",
+        "spark_1.lan",
+        "user@10.0.0.1",
+        "first.last@spark1.example.org",
+        "root@fe80::1%enP7s7",
+        "ssh://spark@127.0.0.1:2222",
+        "ssh://[fd00::1]:22",
+        "DOMAIN+user@spark1",
+    ],
+    "name": ["spark1", "gx10-a1b2", "spark_1.lan", "1"],
+    "socket_ifname": ["enP7s7", "eth1", "wlP9s9", "bond0.100", "br-0123456789ab"],
+    "hca": ["mlx5_0", "rocep1s0f0", "roceP2p1s0f1", "mlx5_0:1"],
+    "address": ["10.0.0.9", "fd00::1", "spark9.lan", "spark9"],
+    "fabric": ["10.0.22.1/24"],
+    "gid_index": [0, 3, 255],
+    "api_host": ["0.0.0.0", "::", "127.0.0.1", "localhost", "10.0.0.1", "spark1.lan"],  # noqa: S104 - read, not bound
+    "nfs_server": ["10.0.0.1", "fd00::1", "spark1", "nas.lan"],
+}
+
+
+def with_value(field: str, value: Any) -> str:
+    """The triangle's first node, or the fleet, with one value."""
+    if field in ("api_host", "nfs_server"):
+        return f'{field} = "{value}"\n' + triangle()
+    if field == "gid_index":
+        return triangle().replace("hca =", f"gid_index = {value}\nhca =", 1)
+    old = {"hca": "'rocep1s0f0'", "fabric": "'10.0.22.1/24'"}.get(field)
+    if old:
+        return triangle().replace(old, f"'{value}'", 1)
+    return re.sub(f'(?m)^{field} = ".*"$', lambda _: f'{field} = "{value}"', triangle(), count=1)
+
+
+@pytest.mark.parametrize(("field", "value"), [(f, v) for f, vs in WRONG_FORMS.items() for v in vs])
+def test_a_value_of_another_form_is_refused(field: str, value: Any) -> None:
+    """ssh takes a destination with a dash for an option; NCCL reads ^ and , in an interface."""
+    error = refused(with_value(field, value))
+    assert error.code == "D101"
+    assert f"{field} is " in error.says or f"{field}[0] is " in error.says
+
+
+@pytest.mark.parametrize(("field", "value"), [(f, v) for f, vs in RIGHT_FORMS.items() for v in vs])
+def test_a_value_of_its_form_is_taken(field: str, value: Any) -> None:
+    parsed = fleet.parse(with_value(field, value), where="f")
+    found = getattr(parsed if hasattr(parsed, field) else parsed.nodes[0], field)
+    assert value in (found, *(found if isinstance(found, tuple) else ()))
 
 
 def test_a_ring_out_of_rank_order_is_refused() -> None:

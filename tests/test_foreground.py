@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from dsv41 import containers, foreground, plan
+from dsv41.errors import EngineFailed
 from dsv41.geometry import REAL_ENGRAM
+from dsv41.run import chores
 from planned import IMAGE, fleet_for, planned, profile_with, row_file
 
 # stands for podman: `run` of the preflight or of the engine, `inspect` of either, and `rm`
@@ -154,15 +156,18 @@ def test_a_stop_ends_what_runs_and_starts_nothing(tmp_path: Path, where: str) ->
     process.communicate(timeout=30)
     assert names(tmp_path) == [*wanted]
     assert process.returncode == 0
-    assert (tmp_path / "podman.log").read_text().splitlines()[-1] == f"rm --force {wanted[-1]}"
+    calls = (tmp_path / "podman.log").read_text().splitlines()
+    assert calls[-1] == f"rm --force --time 0 {wanted[-1]}"
+    # nobody asks why it ended: a program that hangs would hold the stop up
+    assert calls[-2].split()[0] == "run"
 
 
 def test_a_container_left_behind_is_removed_first(tmp_path: Path) -> None:
     process = rank_exec(tmp_path, alone(tmp_path))
     process.communicate(timeout=30)
-    calls = [line.split()[:3] for line in (tmp_path / "podman.log").read_text().splitlines()]
-    removals = [call for call in calls if call[0] == "rm"]
-    assert removals == [["rm", "--force", name] for name in (NAMES[0],) * 2 + (NAMES[1],) * 2]
+    calls = [line.split() for line in (tmp_path / "podman.log").read_text().splitlines()]
+    removals = [call[-1] for call in calls if call[0] == "rm"]
+    assert removals == [*(NAMES[0],) * 2, *(NAMES[1],) * 2]
     assert [call[0] for call in calls[:2]] == ["image", "rm"]
 
 
@@ -198,3 +203,26 @@ def test_this_python_has_no_engine_and_the_preflight_says_so() -> None:
     lines = [line for line in done.stderr.splitlines() if line.startswith("preflight: ")]
     assert lines[0].startswith("preflight: D141 this Python has no package sglang")
     assert not [line for line in lines if "D140" in line]  # nor a line for each of its hooks
+
+
+def chore(tmp_path: Path, podman: str, *, path: str | None = None) -> int:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "podman").write_text(f"#!/bin/sh\n{podman}\n")
+    (folder / "podman").chmod(0o755)
+    made = planned("tp3")
+    rank = made.ranks[1]
+    environ = {"PATH": path or f"{folder}:{os.environ['PATH']}"}
+    return chores.carry_out(made, rank, rank, what="pack", environ=environ)
+
+
+def test_a_removal_that_hangs_does_not_hide_how_a_chore_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreground, "CLEARED", 0.2)
+    assert chore(tmp_path, 'case "$1" in rm) exec sleep 60 ;; esac; exit 3') == 3
+
+
+def test_a_chore_without_podman_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="D133 podman cannot be started: No such file"):
+        chore(tmp_path, "", path=str(tmp_path))

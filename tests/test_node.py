@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from dsv41 import host, plan, zipped
-from dsv41.run import RunDir
+from dsv41 import foreground, host, plan, zipped
+from dsv41.run import RunDir, fleet
+from dsv41.run.node import STOP_PATIENCE, look
 from planned import planned
 
 HERE = Path(__file__).parent
@@ -141,3 +142,29 @@ def test_a_plan_of_two_without_a_key_says_so(node: Node) -> None:
     found = node.look()
     assert (found["exit"], found["code"]) == (5, "D420")
     assert "D420 There is no control key at" in node.run.log_file(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "exit_status", "code", "says"),
+    [
+        ("/nowhere/engine", 4, "D133", "/nowhere/engine cannot be started: No such file"),
+        ("a\0b", 1, None, "ValueError: embedded null byte"),  # which no check foresees
+    ],
+)
+def test_an_engine_that_cannot_start_is_no_kill(
+    node: Node, program: str, exit_status: int, code: str | None, says: str
+) -> None:
+    alone = replace(node.plan, control=None, ranks=(replace(node.plan.ranks[0], argv=(program,)),))
+    node.file.write_text(alone.to_json())
+    node.rank("start")
+    assert host.wait_until(lambda: not look(alone, 0)["alive"], seconds=30)
+    found = look(alone, 0)
+    assert (found["state"], found["exit"], found["code"]) == ("ended", exit_status, code)
+    assert found["says"].startswith(says)
+
+
+def test_a_stop_waits_for_all_that_a_rank_does_at_its_end() -> None:
+    """Its container has its TERM and is removed; after a KILL the removal is made once more."""
+    ends = foreground.CONTAINER_PATIENCE + foreground.CLEARED
+    assert ends + 5 < STOP_PATIENCE
+    assert STOP_PATIENCE + host.KILLED + foreground.CLEARED + 5 < fleet.STOPPED

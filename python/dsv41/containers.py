@@ -42,8 +42,12 @@ def attached(program: str, rank: Rank, *, name: str, image: str | None = None) -
 
 
 def removed(program: str, name: str) -> list[str]:
-    """End it if it runs, and remove it."""
-    return [program, "rm", "--force", name]
+    """End it if it runs, by a KILL, and remove it: who should end by itself had its TERM before.
+
+    docker kills at once. podman sends a TERM of its own and waits for 10 s, unless told not to.
+    """
+    now = ["--time", "0"] if program == "podman" else []
+    return [program, "rm", "--force", *now, name]
 
 
 def presence(program: str) -> list[str]:

@@ -15,12 +15,18 @@ from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any, get_args, get_origin, get_type_hints
 
-from dsv41 import topology
+from dsv41 import fleet_forms, topology
 from dsv41.errors import UsageError
 
 TOPOLOGIES = ("triangle", "switch", "ring", "loopback")
 CONTAINERS = ("podman", "docker")
 SPARK_GIB = 121.69  # MemTotal of a DGX Spark; other makers' boards have about 119 (user report P83)
+_KINDS = {
+    str: "a string that is not empty",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+}
 GIB_LIMIT = 1024  # far above any node; below it every sum of bytes is finite
 
 
@@ -205,7 +211,11 @@ def _fields(
         if needed and name not in table:
             says = f"{where}: {key}{name} is missing; it is required."
             raise UsageError("D101", says, fix=f"add {name} to {where}")
-    return {n: _typed(v, hints[n], where=where, key=key + n) for n, v in table.items()}
+    found = {n: _typed(v, hints[n], where=where, key=key + n) for n, v in table.items()}
+    for name, value in found.items():
+        for place, item, allowed in fleet_forms.faults(name, value):
+            raise _wrong(where, key + name + place, item, allowed)
+    return found
 
 
 def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
@@ -219,7 +229,7 @@ def _typed(value: object, hint: Any, *, where: str, key: str) -> object:
         return gib(value, of=f"{where}: {key}", fix=f"edit {where}")
     if type(value) in kinds and value != "":
         return value
-    raise _wrong(where, key, value, f"a {kinds[0].__name__} that is not empty")
+    raise _wrong(where, key, value, _KINDS[kinds[0]])
 
 
 def _check_words(fleet: Fleet, where: str) -> None:
@@ -241,19 +251,20 @@ def _check_words(fleet: Fleet, where: str) -> None:
 
 def _check_nodes(fleet: Fleet, where: str) -> None:
     for key in ("name", "address"):
-        values = [getattr(node, key) for node in fleet.nodes]
-        if len(set(values)) < len(values):
-            raise _contradiction(where, f"two nodes have the same {key}: {', '.join(values)}")
+        first: dict[str, str] = {}
+        for rank, node in enumerate(fleet.nodes):
+            said, value = f"nodes[{rank}] ({node.name})", getattr(node, key)
+            if value in first:
+                both = f"{first[value]} and {said}"
+                raise _contradiction(where, f"{both} have the same {key}, {value}")
+            first[value] = said
     for rank, node in enumerate(fleet.nodes):
         key = f"nodes[{rank}] ({node.name})"
-        _check_address(node.address, where=where, key=f"{key}.address")
         if len(node.hca) != len(node.fabric) or not node.hca:
             says = f"{key} has {len(node.hca)} hca and {len(node.fabric)} fabric addresses"
             raise _contradiction(where, f"{says}; fabric[i] is the address on hca[i]")
         if len(set(node.hca)) < len(node.hca):
             raise _contradiction(where, f"{key} names an hca twice: {', '.join(node.hca)}")
-        for place, address in enumerate(node.fabric):
-            _check_fabric(address, where=where, key=f"{key}.fabric[{place}]")
     names = [node.name for node in fleet.nodes]
     for says in topology.faults(fleet.topology, names, cables(fleet)):
         raise _contradiction(where, says)
@@ -261,27 +272,6 @@ def _check_nodes(fleet: Fleet, where: str) -> None:
 
 def _contradiction(where: str, says: str) -> UsageError:
     return UsageError("D102", f"{where}: {says}.", fix=f"edit {where}")
-
-
-def _check_address(text: str, *, where: str, key: str) -> None:
-    """A wizard once wrote 127.0.0.1 as the head's address (user report P26)."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return  # a host name: the resolver of the node has the last word
-    if address.is_loopback or address.is_link_local or address.is_unspecified:
-        raise _wrong(where, key, text, "an address that the other nodes reach")
-
-
-def _check_fabric(text: str, *, where: str, key: str) -> None:
-    try:
-        found = ipaddress.ip_interface(text)
-    except ValueError:
-        raise _wrong(where, key, text, "an address with its prefix, like 10.0.22.1/24") from None
-    if "/" not in text or found.network.prefixlen == found.network.max_prefixlen:
-        raise _wrong(
-            where, key, text, "an address with the prefix of its subnet, like 10.0.22.1/24"
-        )
 
 
 def cables(fleet: Fleet) -> Mapping[str, tuple[tuple[int, str], ...]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
+import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +94,10 @@ class Foreground:
         self.halted = self.stopped
 
     async def run(self, argv: Sequence[str], env: Mapping[str, str]) -> Ran:
-        """Run a program to its end; that of a TERM when it may not start."""
+        """Run a program to its end; that of a TERM when it may not start.
+
+        EngineFailed D133 when the system cannot start it.
+        """
         if self.halted:
             return Ran(status=-signal.SIGTERM)
         read, write = os.pipe()
@@ -110,6 +113,8 @@ class Foreground:
                 env=dict(env),
                 process_group=0,
             )
+        except OSError as error:
+            raise cannot_start(argv[0], error) from error
         finally:
             os.close(write)
         self.child = child
@@ -146,6 +151,28 @@ def _copy(read: int, tail: _Tail) -> None:
             tail.add(chunk)
             with contextlib.suppress(OSError):  # without a reader it is still kept
                 os.write(2, chunk)
+
+
+def cannot_start(program: str, error: OSError) -> EngineFailed:
+    """The system has no such program, or no room for one more process."""
+    return EngineFailed(
+        "D133",
+        f"{program} cannot be started: {error.strerror or error}.",
+        fix=f"see whether it is there, and what is free: command -v {program}; free -m; ulimit -u",
+    )
+
+
+def clear(program: str, name: str, environ: Mapping[str, str] | None = None) -> None:
+    """End and remove a container that may be there, as far as its program does it in time."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            containers.removed(program, name),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=None if environ is None else dict(environ),
+            timeout=CLEARED,
+            check=False,
+        )
 
 
 async def in_container(at: Foreground, rank: Rank, environ: Mapping[str, str]) -> Ran:
@@ -189,7 +216,9 @@ async def _run(at: Foreground, rank: Rank, *, name: str, environ: Mapping[str, s
     await _quietly(remove, environ)
     try:
         ran = await at.run(containers.attached(program, rank, name=name), environ)
-        killed = ran.status != 0 and await _out_of_memory(program, name, environ)
+        # who was told to end needs no cause, and has no time for a question
+        asked = ran.status != 0 and not at.halted
+        killed = asked and await _out_of_memory(program, name, environ)
     finally:
         await _quietly(remove, environ)
     if ran.status in NOT_STARTED and not at.halted:
@@ -204,10 +233,10 @@ async def _run(at: Foreground, rank: Rank, *, name: str, environ: Mapping[str, s
 
 async def _out_of_memory(program: str, name: str, environ: Mapping[str, str]) -> bool:
     """Whether the kernel ended something in a container, which has not been removed yet."""
-    asked = [program, "container", "inspect", "--format", "{{json .State}}", name]
     try:
-        return json.loads(await _quietly(asked, environ))["OOMKilled"] is True
-    except (ValueError, KeyError, TypeError):
+        said = await _quietly(containers.state(program, name), environ)
+        return containers.read_state(said).killed_for_memory
+    except ValueError:
         return False
 
 

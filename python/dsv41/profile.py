@@ -30,13 +30,15 @@ SWITCHES = ("--eager", "--text-only")  # flags without a value
 class Knob:
     """One setting: its value and reason, or the reason why it is omitted (`value` is None then).
 
-    `source` is the file or the flag that the value came from.
+    `source` is the file or the flag that the value came from; `before` is what a flag, or a file
+    that extends a shipped profile, put it in the place of.
     """
 
     value: Value | None
     why: str
     omitted: bool = False
     source: str = ""
+    before: Knob | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +91,24 @@ class Profile:
         return replace(self, knobs={**self.knobs, **changed})
 
     @property
+    def shipped(self) -> bool:
+        """Whether it is one of those that ship with dsv41, not a person's own file."""
+        return self.where in {f"profiles/{known}.toml" for known in names()}
+
+    @property
+    def given(self) -> list[str]:
+        """The knobs that a person gave: by flags, or in a file that extends a shipped profile."""
+        own = "" if self.shipped else self.where
+        knobs = self.knobs.items()
+        return [k for k, v in knobs if v.before and (_is_flag(v.source) or v.source == own)]
+
+    def without(self, *names: str) -> Profile:
+        """A copy in which these knobs are what they were before a person gave them."""
+        given = {name: self.knobs[name].before for name in names if name in self.knobs}
+        before = {name: knob for name, knob in given.items() if knob}
+        return replace(self, knobs={**self.knobs, **before})
+
+    @property
     def flags(self) -> dict[str, str]:
         """The knobs whose values came from flags, each with its flag as one would type it."""
         given = {k: v.value for k, v in self.knobs.items() if _is_flag(v.source)}
@@ -101,11 +121,10 @@ class Profile:
 
     def mend(self, name: str, value: Value) -> str:
         """The step that gives a knob this value: an edit of a person's own file, else a flag."""
-        shipped = self.where in {f"profiles/{known}.toml" for known in names()}
         source = self.origin(name)
         if source in SWITCHES and not value:
             return f"leave out {source}"
-        if shipped or _is_flag(source):
+        if self.shipped or _is_flag(source):
             return f"give {flag_for(name, value)}"
         return f"write {name} = {{ value = {_toml(value)}, why = ... }} in {self.where}"
 
@@ -120,7 +139,9 @@ def _toml(value: Value) -> str:
 
 def _overridden(old: Knob, value: Value, source: str) -> Knob:
     before = f"omitted: {old.why}" if old.omitted else f"has {old.value!r}: {old.why}"
-    return Knob(value=value, why=f"{source}; the profile {before}", source=source)
+    why = f"{source}; the profile {before}"
+    first = old.before if _is_flag(old.source) or not _is_flag(source) else old
+    return Knob(value=value, why=why, source=source, before=first)
 
 
 def load(name: str) -> Profile:
@@ -179,7 +200,9 @@ def parse(text: str, *, where: str) -> Profile:
     }
     if base:
         trees = _inherited(base.trees, knobs) | trees
-        knobs = {**base.on_tree(head["tree"]).knobs, **knobs}
+        shipped = base.on_tree(head["tree"]).knobs
+        own = {name: replace(knob, before=shipped.get(name)) for name, knob in knobs.items()}
+        knobs = {**shipped, **own}
     missing = KNOBS[head["engine"]].keys() - knobs.keys()
     if missing:
         raise _wrong(where, f"knobs.{min(missing)}", "missing", "a value or omitted = reason")

@@ -111,7 +111,8 @@ class Fleet:
 
     def command(self, *words: str) -> list[str]:
         """The operator's command, run at the desk."""
-        return self.desk.enter(sys.executable, "-m", "dsv41", *words)
+        home = f"HOME={self.folder}"  # where receipts go
+        return self.desk.enter("env", home, sys.executable, "-m", "dsv41", *words)
 
     def dsv41(self, *words: str, seconds: float = 120) -> Said:
         """Run a verb of the operator's command to its end."""

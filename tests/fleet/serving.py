@@ -24,8 +24,7 @@ ENGINE = ("python", "dsv41.local.rank")  # the program inside of the container
 def serve_words(fleet: Fleet, *more: str) -> list[str]:
     """The words of `serve`."""
     at = ("--profile", "local", "--fleet", str(fleet.file), "--image", fleet.image.reference)
-    state = ("--state-dir", str(fleet.folder / "state"))  # receipts of the desk
-    return ["serve", *at, *state, *(more or ("--detach", "--skip-smoke"))]
+    return ["serve", *at, *(more or ("--detach", "--skip-smoke"))]
 
 
 def serve(fleet: Fleet, *more: str) -> Said:

@@ -27,7 +27,7 @@ def verdict(
     found, node = min(known, key=lambda pair: pair[0].free)
     if found.verdict == REFUSED:
         says = _too_much(profile, found, node.name)
-        raise Unsafe("D120", says, fix=_instead(nearest(profile, node)))
+        raise Unsafe("D120", says, fix=_instead(nearest(profile, fleet.nodes)))
     return {
         "verdict": found.verdict,
         "node": node.name,
@@ -63,5 +63,8 @@ def _too_much(profile: Profile, found: Ledger, node: str) -> str:
 
 
 def _instead(settings: Sequence[str]) -> str:
-    none = "no single setting makes it fit: lower several, or free memory on the node"
+    none = (
+        "none of chunk, context, slots and the number of nodes makes it fit alone: change several, "
+        "or free memory on the node"
+    )
     return ", or ".join(settings) or none

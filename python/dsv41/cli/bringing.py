@@ -25,6 +25,7 @@ from dsv41.share import tables
 if TYPE_CHECKING:
     from dsv41.cli.planning import Made
     from dsv41.cli.talk import Talk
+    from dsv41.host.reach import Host
 
 EVERY = 1.0  # seconds between two looks at the endpoint
 LOOK = 5.0  # and between two looks at the ranks
@@ -40,6 +41,7 @@ class Start:
     crew: fleet.Crew
     talk: Talk
     began: float = field(default_factory=time.monotonic)
+    found: list[int] = field(default_factory=list)  # ranks that ran this Plan before it
     started: list[int] = field(default_factory=list)
     ready: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,7 +55,8 @@ class Start:
 def serve(args: Namespace, made: Made, talk: Talk) -> int:
     """Bring the fleet up and follow its logs (or return, with --detach).
 
-    Ctrl-C leaves running what runs and says how to stop it; a TERM stops it.
+    Ctrl-C leaves running what runs and says how to stop it; a TERM stops it, where it is of this
+    Plan: before that is known nothing is stopped.
     """
     digests.require(made.plan.ranks[0].image, profile=made.plan.profile)
     keys = _keys(args)
@@ -68,8 +71,9 @@ def serve(args: Namespace, made: Made, talk: Talk) -> int:
         _say_next(start)
         return 0 if start.ready else INTERRUPTED
     except host.Terminated:
-        stopped = start.crew.tried(start.crew.stop)
-        talk.say(f"asked to stop: {', '.join(map(str, stopped.values()))}")
+        ours = sorted({*start.found, *start.started})
+        talk.say(f"asked to stop: {_ranks(ours) or 'nothing was started, and nothing is stopped'}")
+        _end(start, ours)
         return 0
     except Error:
         _undo(start)
@@ -137,6 +141,7 @@ def _alive(start: Start) -> list[int]:
             )
     if len(alive) == len(plan.ranks) and not ready.why_not(plan):
         raise Unsafe("D063", f"This fleet serves already, at {plan.url}.", fix=stop)
+    start.found = [rank for rank in alive if looks[rank]["plan"] == plan.digest]
     if alive:
         start.talk.say(f"going on: {_ranks(alive)} of this Plan run already")
     return alive
@@ -264,12 +269,23 @@ def _undo(start: Start) -> None:
     """After a failure nothing half started stays; what served before or serves now does."""
     if start.ready or not start.started:
         return
-    found = start.crew.tried(start.crew.stop, ranks=sorted(start.started))
-    for rank, says in found.items():
-        name = start.crew.hosts[rank].name
-        said = f"stays, unreachable ({says.says})" if isinstance(says, Error) else says
-        start.talk.say(f"{name}: rank {rank} {said}")
+    _end(start, sorted(start.started))
     start.talk.say("weights, rows and images stay; the next serve goes on from there")
+
+
+def _end(start: Start, ranks: list[int]) -> None:
+    """Stop ranks of this Plan, each where no other Plan has taken its place by now."""
+    crew = start.crew
+
+    def one(rank: int, at: Host) -> str:
+        look = crew.look(rank, at)
+        if look["alive"] and look["plan"] not in (None, start.made.plan.digest):
+            return "is of another Plan by now, and goes on"
+        return crew.stop(rank, at)
+
+    for rank, says in crew.tried(one, ranks=ranks).items():
+        said = f"may go on ({says.says})" if isinstance(says, Error) else says
+        start.talk.say(f"{crew.hosts[rank].name}: rank {rank} {said}")
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dsv41 import digests, fleet, images, profile, run
-from dsv41.cli import options
+from dsv41.cli import defaults, options
 from dsv41.cli.talk import Talk
 from dsv41.errors import Error, UsageError
 from dsv41.host.reach import LOCAL, Host, each
 from dsv41.images import sources, store
-from dsv41.images.oci import Image
+from dsv41.images.oci import Image, unreadable
 
 KEPT = Path.home() / ".cache" / "dsv41" / "blobs"  # layers of a registry, one file each
 _GIB = 2**30
@@ -59,6 +59,8 @@ def build(args: Namespace, talk: Talk) -> int:
     """Bring the image to where it is missing; the worst node's exit status."""
     began = time.monotonic()
     wanted = _wanted(args)
+    if args.dry_run:
+        _refuse_absent(wanted.source)
     with _closing(wanted.targets):
         results = _carry_out(wanted, talk, dry_run=args.dry_run)
     if args.json:
@@ -74,6 +76,16 @@ def build(args: Namespace, talk: Talk) -> int:
             _show(name, found, talk)
     failed = [found for found in results.values() if isinstance(found, Error)]
     return max((error.exit_status for error in failed), default=0)
+
+
+def _refuse_absent(source: str) -> None:
+    """CheckFailed D415 for a folder or file that is not there, before any node is asked.
+
+    For a dry run, which is a question about the source as well; nodes that have the image already
+    need none.
+    """
+    if source != sources.NIX and "@sha256:" not in source and not Path(source).exists():
+        raise unreadable(source, "there is no such file or folder")
 
 
 def _wanted(args: Namespace) -> _Wanted:
@@ -93,7 +105,7 @@ def _of_fleet(args: Namespace) -> _Wanted:
     if args.tree is not None:
         chosen = chosen.on_tree(args.tree)
     found = fleet.load(args.fleet)
-    name = digests.image_name(chosen.name, tree=chosen.tree)
+    name = defaults.image_name(chosen)
     known = options.image(args.image) if args.image else digests.known().get(name)
     reference = digests.require(known, profile=chosen.name)
     names = [node.name for node in found.nodes]

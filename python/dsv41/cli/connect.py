@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from dsv41.api import Endpoint
 from dsv41.cli import crews
 from dsv41.cli.service_parser import CLIENTS
-from dsv41.errors import UsageError
+from dsv41.errors import Error, UsageError
 from dsv41.plan import LOCAL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dsv41.cli.talk import Talk
 
 MODEL = "deepseek-v4.1-flash"
 TINY = "dsv41-fixture"  # what profile `local` serves
+LOOK = 2.0  # seconds that a server has to name its model
 _TEXTS = {
     "curl": """\
 curl {url}/chat/completions{curl_key} \\
@@ -58,7 +63,7 @@ scrape_configs:
 
 def connect(args: Namespace, talk: Talk) -> int:
     """Print ready text for one client or all of them."""
-    url, keys, model = _endpoint(args)
+    url, keys, model = _endpoint(args, talk)
     first = f"$(head -n 1 {keys})"
     values = {
         "url": url,
@@ -82,7 +87,39 @@ def connect(args: Namespace, talk: Talk) -> int:
     return 0
 
 
-def _endpoint(args: Namespace) -> tuple[str, str | None, str]:
+def _model(endpoint: Endpoint, talk: Talk) -> str:
+    """The model that a server says it has; a fleet's where it does not say."""
+    try:
+        return str(endpoint.models()[0]["id"])
+    except (Error, ValueError, LookupError, TypeError) as error:
+        why = error.says if isinstance(error, Error) else "/v1/models is no list of models"
+        talk.say(f"the model is taken to be {MODEL}: {why.rstrip('.')}")
+        return MODEL
+
+
+def _refuse_port(url: str) -> None:
+    """UsageError D110 for a port that is none; the rest of a URL is judged where it is used."""
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is what refuses
+    except ValueError as error:
+        raise UsageError(
+            "D110", f"{url!r} is not a URL: {error}.", fix="give --url http://HOST:PORT/v1"
+        ) from error
+
+
+def _key(path: Path | None) -> str | None:
+    """A key to ask with; None where the file is not for this machine's user to read."""
+    if path is None:
+        return None
+    from dsv41.local.http import keys  # noqa: PLC0415 - only there with the local engine
+
+    try:
+        return keys.read_keys(path).bearer()
+    except UsageError:
+        return None
+
+
+def _endpoint(args: Namespace, talk: Talk) -> tuple[str, str | None, str]:
     """URL, key file and model: of --url, or of the Plan that the head of --fleet has."""
     if (args.url is None) == (args.fleet is None):
         raise UsageError(
@@ -91,7 +128,10 @@ def _endpoint(args: Namespace) -> tuple[str, str | None, str]:
             fix="dsv41 connect --fleet fleet.toml",
         )
     if args.url is not None:
-        return args.url.rstrip("/"), args.api_key_file and str(args.api_key_file), MODEL
+        _refuse_port(args.url)
+        endpoint = Endpoint(url=args.url, key=_key(args.api_key_file), timeout=LOOK)
+        keys = args.api_key_file and str(args.api_key_file)
+        return f"{endpoint.root}/v1", keys, _model(endpoint, talk)
     with crews.crew_of(args.fleet) as crew:
         plan = crews.plan_of(crew)
     words = iter(plan.ranks[0].argv)

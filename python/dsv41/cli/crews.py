@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv41 import fleet as fleets
 from dsv41.api import Endpoint
-from dsv41.cli import gate, lines
+from dsv41.cli import gate, lines, standing
 from dsv41.cli import service as here
 from dsv41.errors import CheckFailed, Error, Unreachable, UsageError
 from dsv41.guards import keys
@@ -86,6 +86,7 @@ def status(args: Namespace, talk: Talk) -> int:
     """One line a rank, from evidence: rank, container, endpoint; 1 unless it serves."""
     with crew_of(args.fleet) as crew:
         looks = crew.tried(crew.look)
+        last_lines(crew, looks)
         ranks = [_rank(crew, rank, look) for rank, look in looks.items()]
         gone = [look for look in looks.values() if isinstance(look, Unreachable)]
         head = looks[0]
@@ -95,7 +96,7 @@ def status(args: Namespace, talk: Talk) -> int:
     if args.json:
         talk.document("status", **found)
     else:
-        talk.put(f"{found['status']}  {found['url'] or ''}  {found['says']}".rstrip())
+        talk.put(standing.headline(found))
         for rank in ranks:
             where = f"rank {rank['rank']}  {rank['node']:12}  {rank['role']:6}  {rank['state']:9}"
             talk.put(f"{where} round {rank['round']}  {rank['says']}".rstrip())
@@ -104,6 +105,15 @@ def status(args: Namespace, talk: Talk) -> int:
     if gone:
         return Unreachable.exit_status
     return 0 if found["status"] == "serving" else CheckFailed.exit_status
+
+
+def last_lines(crew: fleet.Crew, looks: dict[int, Any]) -> None:
+    """Give each rank its last line that tells how it stands; ask for more where it only counts."""
+    last = {r: str(k.get("last_line") or "") for r, k in looks.items() if not isinstance(k, Error)}
+    more = lines.ends(crew, [r for r in last if standing.counts(last[r])], lines=standing.TAIL)
+    for rank, line in last.items():
+        found = more.get(rank)
+        looks[rank]["last_line"] = standing.last_said(found if isinstance(found, list) else [line])
 
 
 def _rank(crew: fleet.Crew, rank: int, look: dict[str, Any] | Error) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from dsv41.cli import defaults, verbs
 from dsv41.cli import serve as here
-from dsv41.cli import verbs
 from dsv41.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,11 +17,14 @@ _OF_A_FLEET = ("image", "accept", "skip_smoke")
 
 def serve(args: Namespace, talk: Talk) -> int:
     """Serve profile local here; with a fleet file serve on its nodes, or print the steps."""
+    defaults.of_profile(args, "serve")
+    defaults.of_state(args)
     if args.fleet is None:
         _refuse_alone(args)
         return here.serve(args, talk)
-    from dsv41.cli import preparing  # noqa: PLC0415 - keeps a local start light
+    from dsv41.cli import gate, preparing  # noqa: PLC0415 - keeps a local start light
 
+    gate.checks(args.accept)  # before anything is asked of a node
     made = preparing.made(args)
     if not args.dry_run:
         from dsv41.cli import bringing  # noqa: PLC0415

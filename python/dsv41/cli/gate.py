@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,12 +24,22 @@ FILE = "accepted.json"
 MENDED = frozenset({"D253", "D260", "D261"})
 
 
+def checks(accepted: Sequence[str]) -> frozenset[str]:
+    """The codes of --accept; UsageError D107 for one that no check has, which would do nothing."""
+    known = {check.code for check in doctor.CHECKS}
+    for code in accepted:
+        if code.upper() not in known:
+            raise UsageError(
+                "D107",
+                f"--accept is {code!r}, which no check of doctor has.",
+                fix="give --accept one of docs/reference/checks.md, as doctor prints it",
+            )
+    return frozenset(code.upper() for code in accepted)
+
+
 def judge(made: Made, crew: Crew, accepted: Sequence[str], talk: Talk) -> list[dict[str, str]]:
     """Ask doctor; CheckFailed D437 for what it finds and nobody accepted. What was accepted."""
-    codes = frozenset(code.upper() for code in accepted)
-    for code in codes:
-        if not re.fullmatch(r"D\d{3}", code):
-            raise UsageError("D107", f"--accept is {code!r}, no code.", fix="give --accept D###")
+    codes = checks(accepted)
     report = _report(made, crew, talk)
     blocking = report.blocking(accepted=codes | MENDED)
     for found in blocking:

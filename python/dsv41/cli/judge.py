@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv41 import budget, caches, diagnose, doctor, fleet, profile
+from dsv41.cli import defaults
 from dsv41.cli.talk import Talk
 from dsv41.diagnose.promise import expectation
 from dsv41.errors import CheckFailed, EngineFailed, Unreachable, UsageError
@@ -31,7 +32,8 @@ def judge_fleet(args: Namespace, talk: Talk) -> int:
     chosen = profile.load(args.profile)
     _refuse_apart(chosen, where)
     ledgers = [found for node in where.nodes if (found := budget.ledger(chosen, node))]
-    expect = expectation(chosen, image=args.image, ledgers=ledgers)
+    image = args.image or defaults.known_image(chosen)
+    expect = expectation(chosen, image=image, ledgers=ledgers)
     if args.bundle:
         report = doctor.judge(doctor.read(args.bundle, where), where, expect)
     elif args.collect:
@@ -54,13 +56,13 @@ def judge_fleet(args: Namespace, talk: Talk) -> int:
 
 
 def _refuse_apart(chosen: profile.Profile, where: Fleet) -> None:
-    """UsageError D105 or D096 for a profile that cannot be served on the fleet, as `plan`."""
+    """UsageError D105 or D096 for a profile that doctor cannot judge on the fleet."""
     if chosen.engine == "local" or where.topology == "loopback":
         raise UsageError(
             "D105",
-            f"Profile {chosen.name} of engine {chosen.engine} does not run on a fleet of topology "
-            f"{where.topology}; doctor judges the nodes of a fleet.",
-            fix="give --profile one of a fleet, as tp3; profile local runs on this machine",
+            f"doctor judges GPUs, fabric and checkpoint, which profile {chosen.name} of engine "
+            f"{chosen.engine} does without; serve with --fleet looks at what it needs.",
+            fix="give --profile one for Sparks, as tp3",
         )
     if len(where.nodes) != chosen["tp"]:
         raise UsageError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv41 import chores, run
-from dsv41.cli import verbs
+from dsv41.cli import defaults, verbs
 from dsv41.engines.container import MODEL, ROWS
 from dsv41.errors import UsageError
 from dsv41.geometry import Shard
@@ -27,6 +27,8 @@ _SHOWN_EVERY = 5 * _GIB  # bytes between two lines of progress: a rank of four h
 
 def pack(args: Namespace, talk: Talk) -> int:
     """Pack every rank's rows of profile local or of a fleet, or one rank's of a Plan."""
+    defaults.of_profile(args, "pack")
+    defaults.of_state(args)
     if args.fleet is not None:
         from dsv41.cli import preparing  # noqa: PLC0415 - keeps the other commands light
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,12 +14,18 @@ from dsv41 import __version__
 from dsv41.cli import build_parser, data_parser, rank_parser, service_parser
 from dsv41.errors import UsageError
 
-DEFAULT_STATE_DIR = Path.home() / ".local" / "state" / "dsv41" / "local"
+# where a value of `plan --set` goes to be served: all commands must find the same Plan
+SET = "--set is for plan; else write it into a profile file: docs/howto/operate.md, Change a knob"
+_BELOW_HOME = ".local/state/dsv41/local"
+DEFAULT_STATE_DIR = Path.home() / _BELOW_HOME
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError("D001", f"{self.prog}: {message}.", fix=f"{self.prog} --help")
+        unknown = re.search(r"unrecognized arguments: (?:.* )?--set\b", message)
+        raise UsageError(
+            "D001", f"{self.prog}: {message}.", fix=SET if unknown else f"{self.prog} --help"
+        )
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -38,7 +45,9 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsv41 {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    shared = service_parser.Shared(profile=_add_profile, state=_add_state, key=_add_key)
+    shared = service_parser.Shared(
+        profile=_add_profile, state=_add_state, own=_add_own_state, key=_add_key
+    )
     service_parser.add_serve(verbs, _verb, shared)
     _add_plan(verbs)
     service_parser.add_rest(verbs, _verb, shared)
@@ -48,7 +57,7 @@ def build() -> argparse.ArgumentParser:
     _add_judges(verbs)
     _add_pins(verbs)
     _add_lock(verbs)
-    rank_parser.add(verbs, verb=_verb, state_dir=_add_state)
+    rank_parser.add(verbs, verb=_verb, state_dir=_add_own_state)
     return parser
 
 
@@ -77,12 +86,26 @@ def _late(function: str) -> Callable[..., int]:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", default="local", metavar="P", help="a name or ./file.toml")
-    parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (profile local)")
+    parser.add_argument(
+        "--profile", metavar="P", help="a name or ./file.toml; default local, needed with --fleet"
+    )
+    parser.add_argument(
+        "--tp", type=int, metavar="N", help="tensor-parallel ranks; default: the profile's"
+    )
     _add_state(parser)
 
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
+    """Without a default: `defaults` fills it in, once it is known whether there is a fleet."""
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="D",
+        help=f"default ~/{_BELOW_HOME}; with --fleet the file's",
+    )
+
+
+def _add_own_state(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="D", help="default %(default)s"
     )
@@ -100,7 +123,6 @@ def _add_plan(verbs: Any) -> None:
     )
     _add_profile(plan)
     _add_key(plan)
-    plan.set_defaults(state_dir=None)  # the fleet file's, or profile local's own
     plan.add_argument("--port", type=int, metavar="N", help="default 8888")
     plan.add_argument("--fleet", type=Path, metavar="F", help="where it is served: fleet.toml")
     plan.add_argument(
@@ -199,7 +221,7 @@ def _add_judges(verbs: Any) -> None:
     )
     doctor.add_argument("--fleet", type=Path, required=True, metavar="F", help="the fleet file")
     doctor.add_argument("--profile", required=True, metavar="P", help="a name or ./file.toml")
-    doctor.add_argument("--image", metavar="REF", help="the image that all nodes must have")
+    doctor.add_argument("--image", metavar="REF", help="the image of all nodes; default the Plan's")
     doctor.add_argument("--all", action="store_true", help="show what is ok as well")
     source = doctor.add_mutually_exclusive_group()
     source.add_argument("--bundle", type=Path, metavar="DIR", help="judge captured text, offline")

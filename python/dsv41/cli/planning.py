@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dsv41 import digests, profile
 from dsv41 import fleet as fleets
 from dsv41 import plan as plans
-from dsv41.cli import options
+from dsv41 import profile
+from dsv41.cli import defaults, options
 from dsv41.cli.parser import DEFAULT_STATE_DIR
 from dsv41.cli.talk import Talk
 from dsv41.engines import trees
@@ -35,6 +36,7 @@ def plan(args: Namespace, talk: Talk) -> int:
     options.refuse_ignored(args)
     if args.example is not None:
         return _example(args, talk)
+    defaults.of_profile(args, "plan")
     made = make(args)
     if args.diff is not None:
         return _diff(args, made, talk)
@@ -87,7 +89,7 @@ def _images(args: Namespace, chosen: profile.Profile) -> dict[str, str]:
         return {}
     if args.image is not None:
         return {chosen.name: options.image(args.image)}
-    image = digests.known().get(digests.image_name(chosen.name, tree=chosen.tree))
+    image = defaults.known_image(chosen)
     return {} if image is None else {chosen.name: image}
 
 
@@ -133,12 +135,10 @@ def local_fleet(
     args: Namespace, chosen: profile.Profile, *, master_port: int = 20000
 ) -> fleets.Fleet:
     """The fleet of profile local on this machine; UsageError D002 for any other profile."""
-    if chosen.engine != "local":
-        raise UsageError(
-            "D002",
-            f"Profile {chosen.name} needs a fleet file; only local runs without one.",
-            fix=f"dsv41 plan --example {chosen.name} > fleet.toml, then --fleet fleet.toml",
-        )
+    named = shlex.quote(args.profile)
+    defaults.require_local(
+        chosen, fix=f"dsv41 plan --example {named} > fleet.toml, then --fleet fleet.toml"
+    )
     key_file = args.api_key_file and str(args.api_key_file.absolute())
     return fleets.loopback(
         tp=chosen.integer("tp"),

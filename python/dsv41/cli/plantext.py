@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from dsv41.cli import pictures
@@ -129,13 +130,27 @@ def _shared(made: Plan) -> Iterator[str]:
         yield from _own(rank, head, shared)
 
 
+def _differing(argv: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The words that another command has not in their place, each with the flag that it belongs to.
+
+    A word may stand elsewhere in the other one: the 1 of `--node-rank 1` is also that of a count.
+    """
+    found: list[str] = []
+    for flag, word, other in zip_longest(("", *argv), argv, others):
+        if word is None or word == other:
+            continue
+        if flag.startswith("--") and not word.startswith("--") and found[-1:] != [flag]:
+            found.append(flag)
+        found.append(word)
+    return found
+
+
 def _own(rank: Rank, head: Rank, shared: dict[str, str]) -> Iterator[str]:
     yield f"rank {rank.rank} {rank.role} on {rank.node}, fingerprint {rank.fingerprint}"
     for name, value in sorted(rank.env.items()):
         if name not in shared:
             yield f"  {name}={value}"
-    differs = [word for word in rank.argv if word not in head.argv]
-    if differs:
+    if differs := _differing(rank.argv, head.argv):
         yield f"  command differs in: {shlex.join(differs)}"
     for mount in rank.mounts:
         yield f"  mount {mount}"

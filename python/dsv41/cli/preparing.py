@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from dsv41 import chores, digests, images
 from dsv41 import fleet as fleets
 from dsv41.cli import build, planning
-from dsv41.errors import CheckFailed
+from dsv41.cli.parser import SET
+from dsv41.errors import CheckFailed, Error
 from dsv41.images import store
 from dsv41.run import fleet
 
@@ -42,7 +43,12 @@ def made(args: Namespace) -> planning.Made:
     kept = {key: given[key] for key in _OF_THE_FLAGS if given.get(key) is not None}
     if given.get("api_key_file") is not None:
         kept["api_key_file"] = key_place(fleets.load(args.fleet))
-    return planning.make(Namespace(**{**given, **_OF_THE_FILES, **kept}))
+    try:
+        return planning.make(Namespace(**{**given, **_OF_THE_FILES, **kept}))
+    except Error as error:
+        if "--set " in error.fix:
+            error.fix += f"; {SET}"
+        raise
 
 
 def key_place(found: fleets.Fleet) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from http.client import UNAUTHORIZED
 from pathlib import Path
 from typing import Any
 
 from dsv41 import host, observe, run
 from dsv41.api import Endpoint
-from dsv41.cli import crews
+from dsv41.cli import crews, defaults, standing
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed
 from dsv41.plan import Plan
@@ -19,6 +20,7 @@ REFRESH = 0.2  # seconds between two looks at the logs
 
 def stop(args: Namespace, talk: Talk) -> int:
     """Stop the service; nothing to stop is fine."""
+    defaults.of_service(args, "stop")
     if args.fleet is not None:
         return crews.stop(args, talk)
     state = run.RunDir.of(args.state_dir)
@@ -36,21 +38,25 @@ def stop(args: Namespace, talk: Talk) -> int:
 
 def status(args: Namespace, talk: Talk) -> int:
     """One line a rank, from evidence: the lock, the processes, the endpoint; 1 unless it serves."""
+    defaults.of_service(args, "status")
     if args.fleet is not None:
         return crews.status(args, talk)
-    found = observe.look(run.RunDir.of(args.state_dir))
+    state = run.RunDir.of(args.state_dir)
+    found = observe.look(state)
     if args.json:
         talk.document("status", **found)
     else:
-        talk.put(f"{found['status']}  {found['url']}  {found['says']}".rstrip())
+        talk.put(standing.headline(found))
         for rank in found["ranks"]:
             where = f"rank {rank['rank']}  {rank['role']:6}  {rank['state']}"
-            talk.put(f"{where}  {rank['last_line']}".rstrip())
+            said = observe.tail(state.log_file(rank["rank"]), lines=standing.TAIL)
+            talk.put(f"{where}  {standing.last_said(said)}".rstrip())
     return 0 if found["status"] == "serving" else CheckFailed.exit_status
 
 
 def logs(args: Namespace, talk: Talk) -> int:
     """Print the end of each rank's log, and go on with --follow."""
+    defaults.of_service(args, "logs")
     if args.fleet is not None:
         return crews.logs(args, talk)
     state = run.RunDir.of(args.state_dir)
@@ -94,6 +100,8 @@ def climb(endpoint: Endpoint, args: Namespace, talk: Talk) -> int:
     result = {"status": "ok" if passed else "fail", "url": endpoint.url, "steps": steps}
     receipt = _write_receipt(args, result, started=started)
     talk.say(f"receipt: {receipt}")
+    if not passed and endpoint.key is None and endpoint.status("/v1/models") == UNAUTHORIZED:
+        talk.say("  fix: the server wants a key: give --api-key-file FILE")
     if args.json:
         talk.document("smoke", **result, receipt=str(receipt))
     return 0 if passed else CheckFailed.exit_status

@@ -19,6 +19,7 @@ class Shared:
 
     profile: Add
     state: Add
+    own: Add  # a state folder of this machine, with or without a fleet
     key: Add
 
 
@@ -52,12 +53,14 @@ def add_rest(verbs: Any, verb: Verb, shared: Shared) -> None:
         verbs, "logs", "service.logs", effect="reads hosts", says="Print the logs of the ranks."
     )
     for parser in (stop, status, logs):
-        parser.add_argument("--profile", default="local", help="the profile served")
+        parser.add_argument("--profile", metavar="P", help="the profile served; default local")
         shared.state(parser)
         _fleet(parser, "of the service on its nodes")
     stop.add_argument("--dry-run", action="store_true", help="say what would be stopped")
     logs.add_argument("--rank", type=int, metavar="N", help="one rank only")
-    logs.add_argument("--lines", type=int, default=50, metavar="N", help="lines a rank, default 50")
+    logs.add_argument(
+        "--lines", type=_count, default=50, metavar="N", help="lines a rank, default 50"
+    )
     logs.add_argument("--follow", action="store_true", help="go on until interrupted")
     smoke = verb(
         verbs,
@@ -72,7 +75,7 @@ def add_rest(verbs: Any, verb: Verb, shared: Shared) -> None:
     _fleet(smoke, "ask the service on its nodes")
     smoke.add_argument("--receipt", type=Path, metavar="FILE", help="where the receipt goes")
     shared.key(smoke)
-    shared.state(smoke)
+    shared.own(smoke)
     connect = verb(
         verbs,
         "connect",
@@ -84,6 +87,13 @@ def add_rest(verbs: Any, verb: Verb, shared: Shared) -> None:
     connect.add_argument("--url", metavar="U", help="the endpoint, as http://10.0.0.1:8888/v1")
     _fleet(connect, "the endpoint of the service on its nodes")
     shared.key(connect)
+
+
+def _count(text: str) -> int:
+    """A number of lines; none at all would look like an empty log."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
 
 
 def _fleet(parser: argparse.ArgumentParser, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsv41 import host, profile
 from dsv41 import plan as plans
+from dsv41.cli import defaults
 from dsv41.cli.planning import local_fleet
 from dsv41.cli.talk import Talk
 from dsv41.errors import CheckFailed, UsageError, explanations
@@ -17,24 +19,21 @@ from dsv41.geometry import REAL_ENGRAM
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from dsv41.rows.files import Problem
+
 
 def make_plan(args: Namespace, *, master_port: int = 20000) -> tuple[profile.Profile, plans.Plan]:
     """The profile and Plan that the flags ask for."""
-    chosen = local_profile(args)
+    chosen = local_profile(args, "serve")
     fleet = local_fleet(args, chosen, master_port=master_port)
     return chosen, plans.plan(chosen, fleet, {})
 
 
-def local_profile(args: Namespace) -> profile.Profile:
+def local_profile(args: Namespace, command: str) -> profile.Profile:
     """The profile that the flags ask for; UsageError D002 unless it is one for this machine."""
     chosen = profile.load(args.profile)
-    if chosen.engine != "local":
-        raise UsageError(
-            "D002",
-            f"Profile {chosen.name} runs on a fleet, and this version serves and packs only on "
-            "this machine.",
-            fix=f"look at it with dsv41 plan --profile {chosen.name} --fleet fleet.toml",
-        )
+    named = shlex.quote(args.profile)
+    defaults.require_local(chosen, fix=f"dsv41 {command} --profile {named} --fleet fleet.toml")
     return chosen.with_values("--tp", tp=args.tp)
 
 
@@ -46,7 +45,7 @@ def show_steps(made: plans.Plan, talk: Talk) -> None:
 
 def pack(args: Namespace, talk: Talk) -> int:
     """Make the tiny checkpoint if absent and pack every rank's rows."""
-    chosen = local_profile(args)
+    chosen = local_profile(args, "pack")
     prepare = load_local_engine()
     if args.dry_run:
         files = prepare.row_files(
@@ -97,10 +96,18 @@ def rows_verify(args: Namespace, talk: Talk) -> int:
         for result in results:
             talk.put(f"{'ok' if result.ok else 'BAD':4}{result.path}  {result.rows} rows")
             for problem in result.problems:
-                talk.put(f"    page {problem.page} row {problem.row}: {problem.says}")
+                talk.put(f"    {_place(problem)}{problem.says}")
             if result.problem_count > len(result.problems):
                 talk.put(f"    and {result.problem_count - len(result.problems)} more")
     return CheckFailed.exit_status if failed else 0
+
+
+def _place(problem: Problem) -> str:
+    """Where in a row file it is; nothing for the header or the file as a whole."""
+    page = f"page {problem.page}" if problem.page >= 0 else ""
+    row = f"row {problem.row}" if problem.row >= 0 else ""
+    where = " ".join(filter(None, (page, row)))
+    return f"{where}: " if where else ""
 
 
 def rows_import(args: Namespace, talk: Talk) -> int:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv41 import digests, fleet, profile
-from dsv41.cli import options
+from dsv41 import fleet, profile
+from dsv41.cli import defaults, options
 from dsv41.cli.data import all_of, line, reached
 from dsv41.cli.parser import DEFAULT_STATE_DIR
 from dsv41.engines.trees import TREES
@@ -148,7 +148,7 @@ def _places(args: Namespace) -> Iterator[dict[str, Place]]:
 
 
 def _wanted(args: Namespace, chosen: profile.Profile, place: Place) -> fetch.Wanted:
-    known = digests.known().get(digests.image_name(chosen.name, tree=chosen.tree))
+    known = defaults.known_image(chosen)
     return fetch.Wanted(
         folder=place.folder,
         state_dir=place.state_dir,

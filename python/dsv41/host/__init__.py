@@ -21,6 +21,7 @@ from dsv41 import __version__
 from dsv41.errors import Unsafe, UsageError
 
 _PR_SET_PDEATHSIG = 1  # prctl(2), linux/prctl.h
+KILLED = 5.0  # seconds for the kernel to end what got a KILL
 
 
 class Lock:
@@ -98,7 +99,7 @@ def size_of(path: Path) -> int:
 
 
 def make_folder(path: Path) -> Path:
-    """The folder, made when absent; UsageError D051 when it cannot be written."""
+    """The folder, made when absent; UsageError D060 when it cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".write-{os.getpid()}"
@@ -191,7 +192,7 @@ def end(pid: int, *, gone: Callable[[], bool], patience: float) -> bool:
         return True
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    wait_until(gone, seconds=5)
+    wait_until(gone, seconds=KILLED)
     return False
 
 

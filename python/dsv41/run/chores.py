@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dsv41 import containers, digests, host
 from dsv41.errors import EngineFailed
-from dsv41.foreground import CLEARED, NOT_STARTED
+from dsv41.foreground import NOT_STARTED, cannot_start, clear
 from dsv41.plan import Plan, Rank
 
 
@@ -19,15 +19,17 @@ def carry_out(plan: Plan, rank: Rank, chore: Rank, *, what: str, environ: Mappin
     digests.require(rank.image, profile=plan.profile)
     program = rank.container or "podman"
     name = f"{containers.name_of(rank)}-{what}"
-    _remove(program, name, environ)
+    clear(program, name, environ)
     words = containers.attached(program, chore, name=name)
     try:
         with host.term_raises():
             status = subprocess.call(words, stdin=subprocess.DEVNULL, env=dict(environ))
     except host.Terminated:
         return EngineFailed.exit_status
+    except OSError as error:
+        raise cannot_start(program, error) from error
     finally:
-        _remove(program, name, environ)  # a killed client leaves its container running
+        clear(program, name, environ)  # a killed client leaves its container running
     if status in NOT_STARTED:
         raise EngineFailed(
             "D133",
@@ -35,14 +37,3 @@ def carry_out(plan: Plan, rank: Rank, chore: Rank, *, what: str, environ: Mappin
             fix="see the lines above: the image or a folder is absent",
         )
     return status if status >= 0 else EngineFailed.exit_status
-
-
-def _remove(program: str, name: str, environ: Mapping[str, str]) -> None:
-    subprocess.run(
-        containers.removed(program, name),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env=dict(environ),
-        timeout=CLEARED,
-        check=False,
-    )

@@ -71,9 +71,10 @@ class Head:
         wires, self.wires = [wire for _, wire in self.wires.values()], {}
         await asyncio.gather(*(wire.close() for wire in wires))
 
-    async def _listen(self, host: str, port: int) -> asyncio.Server:
+    async def _listen(self, host: str, port: int) -> asyncio.Server | None:
+        """The server; None where this rank was stopped before the port could be had."""
         deadline = time.monotonic() + self.times.bind
-        while True:
+        while self.inbox.empty():  # all that can be there yet is that somebody stopped this rank
             try:
                 return await asyncio.start_server(self._arrived, host, port, limit=LIMIT)
             except OSError as error:
@@ -85,6 +86,7 @@ class Head:
                         "be this node's own",
                     ) from error
             await asyncio.sleep(min(1.0, self.times.beat))
+        return None
 
     async def _tick(self) -> None:
         """Beats, and rounds that were held back."""
@@ -134,16 +136,18 @@ class Head:
         found = Identity(digest=str(hello.get("digest")), fingerprint=str(hello.get("fingerprint")))
         if wrong := differs(found, self.identity):
             self.say(f"rank {rank} at {peer} is refused: {wrong}")
-            self.rounds.absent[rank] = "it differs from rank 0"
-            self._refused[rank] = found
-            self._say_if_odd()
+            if rank not in self.wires:  # else it is a second one, and says nothing about the first
+                self.rounds.absent[rank] = "it differs from rank 0"
+                self._refused[rank] = found
+                self._say_if_odd()
             wire.send({"kind": "refused", "says": wrong[:SAYS]})
             return
         if (before := self.wires.get(rank)) and before[0] != seat:
-            self.say(f"a second rank {rank} at {peer} is told to wait")
+            self._complain(peer, f"rank {rank} has a connection already")
             wire.send({"kind": "taken", "says": f"rank {rank} has a connection already"})
             return
         self.wires[rank] = (seat, wire)
+        self._refused.pop(rank, None)
         wire.send({"kind": "welcome"})
         self._carry(self.rounds.arrives(rank, after=after, now=time.monotonic()))
         try:
@@ -210,6 +214,8 @@ class Tail:
     inbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
     round: int = 0
     _seat: str = field(default_factory=lambda: secrets.token_hex(8))
+    _pause: float = 0.0
+    _told: str = ""
     _wire: Wire | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -236,20 +242,18 @@ class Tail:
             await self._wire.close()
 
     async def _keep(self, host: str, port: int) -> None:
-        pause, told = self.times.reconnect, ""
+        self._pause = self.times.reconnect
         while True:
             try:
-                wire = await self._connect(host, port)
-                pause, told = self.times.reconnect, ""
-                await self._listen(wire)
+                await self._listen(await self._connect(host, port))
             except (Gone, Error, OSError, TimeoutError) as error:
                 says = error.says if isinstance(error, Gone | Error) else _why(error)
-                if says != told:
+                if says != self._told:
                     self.say(f"rank 0 at {host}:{port}: {says}")
-                told = says
+                self._told = says
                 self.inbox.put_nowait({"kind": "lost", "says": f"rank 0 is not there: {says}"})
-            await asyncio.sleep(pause)
-            pause = min(self.times.lost, 2 * pause)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self.times.lost, 2 * self._pause)
 
     async def _connect(self, host: str, port: int) -> Wire:
         async with asyncio.timeout(self.times.handshake):
@@ -275,6 +279,8 @@ class Tail:
                 message = await wire.hear(seconds=self.times.lost)
                 if message.get("kind") == "taken":
                     raise Gone(str(message.get("says")))
+                if message.get("kind") == "welcome":  # a proof alone is no place
+                    self._pause, self._told = self.times.reconnect, ""
                 if message.get("kind") != "beat":
                     self.inbox.put_nowait(message)
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +20,12 @@ from dsv41.fleet import Fleet
 from dsv41.host.reach import Host, each
 from dsv41.plan import Plan, parse
 from dsv41.run import RunDir
-from dsv41.run.node import STOP_PATIENCE
+from dsv41.run.node import STOP_LONGEST
+from dsv41.run.wire import new_key
 
 T = TypeVar("T")
 LOOKED = 30.0  # seconds for a look at a node
-STOPPED = STOP_PATIENCE + 20.0  # and for the end of its rank with its container
+STOPPED = STOP_LONGEST + 20.0  # and for the end of its rank, with the start of our command there
 HELD = "held"
 _OLD = "import sys; sys.exit(sys.version_info < (3, 11))"
 _LOCK = 'printf "%s\\n" "$1" >"$2"; echo held; while echo; do sleep 1; done'
@@ -174,7 +174,7 @@ class Crew:
         """The key of the ranks that run already, else a new one."""
         for rank in alive:
             return self.hosts[rank].ask(["cat", str(self.run.control_key)], sudo=True).encode()
-        return f"{secrets.token_hex(32)}\n".encode()
+        return new_key().encode()
 
     @contextmanager
     def claimed(self, who: str) -> Iterator[None]:

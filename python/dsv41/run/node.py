@@ -18,12 +18,15 @@ from typing import Any
 import dsv41
 from dsv41 import containers, host
 from dsv41.errors import EngineFailed, Unsafe, UsageError
-from dsv41.foreground import CLEARED, CONTAINER_PATIENCE
+from dsv41.foreground import CLEARED, CONTAINER_PATIENCE, clear
 from dsv41.plan import Plan, Rank
 from dsv41.run import RunDir
 
 SCHEMA = "dsv41.rank/1"
-STOP_PATIENCE = CONTAINER_PATIENCE + 8.0  # a rank ends its container, then itself
+# a rank ends its container, removes it, then ends itself: its last looks take 5 s
+STOP_PATIENCE = CONTAINER_PATIENCE + CLEARED + 8.0
+# the longest `stop` of a rank: a KILL, and the removal here of what that left behind
+STOP_LONGEST = STOP_PATIENCE + host.KILLED + CLEARED
 TAIL_BYTES = 64 * 1024
 ASKED = 10.0  # seconds for docker or podman to say how a container is
 STARTED = 10.0  # seconds for a new rank to write down that it lives
@@ -103,8 +106,9 @@ def stop(state_dir: str | Path) -> dict[str, Any]:
     pids = {rank: pid for rank in ranks if (pid := host.owner(run.rank_lock(rank)))}
     killed = [rank for rank, pid in pids.items() if not _end(run, rank, pid)]
     for rank in _known(run):
-        if host.owner(run.rank_lock(rank)) is None:
-            _remove_container(read_state(run, rank))
+        words = _container_of(read_state(run, rank))
+        if words and host.owner(run.rank_lock(rank)) is None:
+            clear(*words)
     status = "killed" if killed else "stopped" if pids else "nothing runs"
     return {"status": status, "ranks": sorted(pids)}
 
@@ -249,21 +253,6 @@ def _container_of(found: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     program, name = map(str, container)
     return program, name
-
-
-def _remove_container(found: Mapping[str, Any]) -> None:
-    words = _container_of(found)
-    if words is None:
-        return
-    program, name = words
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            containers.removed(program, name),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=CLEARED,
-            check=False,
-        )
 
 
 def _last_line(log: Path) -> str:

@@ -14,16 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dsv41 import images
+from dsv41 import foreground, images
 from dsv41.errors import EngineFailed, Error, Unsafe
-from dsv41.foreground import (
-    CONTAINER_PATIENCE,
-    TERM_PATIENCE,
-    Foreground,
-    Ran,
-    checked,
-    in_container,
-)
+from dsv41.foreground import Foreground, Ran, checked, in_container
 from dsv41.host.reach import Host
 from dsv41.images import store
 from dsv41.plan import LOCAL, Plan, Rank
@@ -74,7 +67,8 @@ class Seat:
     image: str | None = None  # what the container engine here calls the Plan's image
 
     def __post_init__(self) -> None:
-        patience = CONTAINER_PATIENCE if self.here.container else TERM_PATIENCE
+        long, short = foreground.CONTAINER_PATIENCE, foreground.TERM_PATIENCE
+        patience = long if self.here.container else short
         self.at = Foreground(patience=patience)
         self.state = node.State(self.plan, self.here.rank, pid=os.getpid())
         self.failures = Failures(times=self.times)
@@ -95,6 +89,12 @@ class Seat:
             says = f"{error.code} {error.says}"
             self.link.send({"kind": "ended", "says": says, "final": final})
             self.state.now("ended", says=error.says, code=error.code, exit=error.exit_status)
+            raise
+        except BaseException as error:
+            # no cause that anybody foresaw: told here as well, or it would read as a KILL
+            says = f"{type(error).__name__}: {error}"
+            self.state.now("ended", says=says, exit=Error.exit_status)
+            self.link.send({"kind": "ended", "says": says, "final": False})
             raise
         else:
             self.state.now("stopped", says="its engine ended by itself", exit=0)
@@ -147,6 +147,7 @@ class Seat:
             return
         self.state.now("waiting", says="it checks the image")
         self.image = await asyncio.to_thread(images.require, self._target())
+        self._leave_if_told()
         self.state.now("waiting", says="the preflight runs")
         self.at.again()
         here = replace(self.here, image=self.image)

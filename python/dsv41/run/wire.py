@@ -177,6 +177,7 @@ def _plain(writer: asyncio.StreamWriter, message: Message) -> None:
 def _object(line: bytes) -> Message:
     try:
         data = json.loads(line)
+        canonical(data).encode()  # half a surrogate pair is JSON and no text
     except (ValueError, RecursionError) as error:
         raise Stranger("a line is not JSON") from error
     if not isinstance(data, dict):
