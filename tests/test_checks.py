@@ -76,6 +76,10 @@ def test_balanced_padding_leaves_no_rank_empty() -> None:
         ("tp4", {"l2_prefetch": True}),
         ("tp4-cycle", {"engram_read_chunk": 16}),
         ("tp4-cycle", {"loop_abort": True}),
+        ("tp3", {"resident_scales": True}),
+        ("tp4-cycle", {"resident_scales": True}),
+        ("tp4", {"row_cache_ways": 16}),
+        ("tp4-cycle", {"row_cache_ways": 1}),
     ],
 )
 def test_what_the_tree_lacks_is_refused(name: str, change: dict[str, Any]) -> None:
@@ -87,6 +91,12 @@ def test_what_the_tree_lacks_is_refused(name: str, change: dict[str, Any]) -> No
 
 def test_off_asks_for_nothing() -> None:
     assert planned("tp3", verify_cap="off", wo_a_w8=False, roce_gather=0)
+
+
+@pytest.mark.parametrize("name", ["tp3", "tp4-cycle"])
+def test_what_the_row_store_does_anyway_asks_for_nothing(name: str) -> None:
+    same = planned(name, row_cache_ways=4, resident_scales=False)
+    assert [rank.env for rank in same.ranks] == [rank.env for rank in planned(name).ranks]
 
 
 def test_a_tree_of_another_engine_is_refused() -> None:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsv41.adapters.adapter import is_on
 from dsv41.adapters.draft_rule import Rule, rule_of
 from dsv41.adapters.sglang import draft_tau, verify_cap
 from dsv41.errors import CheckFailed, UsageError
@@ -82,6 +83,11 @@ def test_the_cap_needs_the_mode_that_has_one() -> None:
 )
 def test_factors_of_the_drafts_temperature(word: str, factor: float) -> None:
     assert draft_tau.factor_of({"DSV41_DRAFT_TAU": word}) == factor
+
+
+def test_a_factor_of_one_installs_nothing() -> None:
+    for word, on in (("1", False), ("1.0", False), ("OFF", False), ("0.7", True)):
+        assert is_on(draft_tau.ADAPTER, {"DSV41_DRAFT_TAU": word}) is on
 
 
 @pytest.mark.parametrize("word", ["-0.5", "1.5", "warm", "nan"])

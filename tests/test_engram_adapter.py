@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,15 @@ def test_one_thread_watches_all_stores(folder: Path, monkeypatch: pytest.MonkeyP
     assert first is second
     assert [store.layer for store in first.stores] == [1, 14]
     assert first.metrics is None
+
+
+def test_seconds_below_zero_are_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_stats, "_reporters", [])
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    begun: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: begun.append(thread.name))
+    assert row_stats.watch(opened(folder, None).store, seconds=-1).seconds == 0
+    assert not begun
 
 
 def test_our_layers_are_told_apart_by_their_own_names() -> None:

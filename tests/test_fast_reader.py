@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import struct
@@ -195,6 +196,26 @@ def test_without_direct_reads_the_page_cache_is_used_and_told(
     found = {n: as_bytes(t) for n, t in reader(tmp_path / "a.safetensors", place(0, 1))}
     assert found == data
     assert "is read through the page cache: Invalid argument" in caplog.text
+
+
+def test_a_file_system_that_takes_the_flag_and_refuses_the_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = write(tmp_path / "a.safetensors")
+    real = os.preadv
+
+    def refusing(descriptor: int, *more: Any) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(descriptor, *more)
+
+    monkeypatch.setattr(os, "preadv", refusing)
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    found = {n: as_bytes(t) for n, t in reader(tmp_path / "a.safetensors", place(0, 1))}
+    assert found == data
+    assert "is read through the page cache: Invalid argument" in caplog.text
+    assert len(list(descriptors.iterdir())) == before
 
 
 def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def test_a_large_reserve_is_refused_for_memory(run: Any) -> None:
             "D103",
             "give --set block_verify=false, or --tree sglang-0.5.23",
         ),
+        ("--set row_cache_ways=16", "D103", "give --set row_cache_ways=4"),
+        ("--set resident_scales=true", "D103", "give --set resident_scales=false"),
         ("--port 0", "D003", "give --port 1024 to 65535"),
         ("--image x:latest", "D107", None),
         ("--diff /nonexistent.json", "D097", "make one: dsv41 plan ... --json > /nonexistent.json"),

@@ -89,6 +89,17 @@ def test_what_passes_on_a_second_try_is_counted_and_exact(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fault", ["eio", "short", "flip"])
+def test_an_interrupted_read_takes_no_try_from_a_bad_one(
+    tool: Tool, path: Path, checkpoint: Checkpoint, engine: str, fault: str
+) -> None:
+    done = look(tool, path, engine=engine, fault=fault, times=1, first=3, page=6)
+    stats = assert_exact(done, checkpoint)
+    assert stats["crc_retries"] + stats["io_retries"] == 1
+    assert stats["device_reads"] == 6 + 3 + 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("fault", "status", "says"),
     [

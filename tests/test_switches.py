@@ -119,7 +119,6 @@ def test_the_plugin_is_off_by_default() -> None:
     on = {
         "row_stats_seconds",
         "row_threads",
-        "row_cache_ways",
         "verify_cap_min",
         "draft_head_fp8_max_m",
         "fast_load_inflight_gb",

@@ -12,7 +12,7 @@
 //   eager:     lookup(work), which is submit and wait
 //
 // THREADS. Any number of threads, each with its own work; one work is used by one thread at a time. After fork() every
-// call in the child fails with DSV41_ROWS_FORKED; the child opens the file again.
+// submit, wait and lookup in the child fails with DSV41_ROWS_FORKED; the child opens the file again.
 //
 // ERRORS. Functions that return int return a dsv41_rows_status, and dsv41_rows_error() gives the sentence to the last
 // one on the calling thread. The host functions leave theirs in work->status. A rank must not go on with wrong rows, and

@@ -169,10 +169,10 @@ bool Batch::may_retry(Fault fault, int& tries) {
 }
 
 void Batch::complete(std::size_t i, long result, std::uint8_t* page) {
-  int tries = 0;
+  std::array<int, kFaults> tries{};  // by fault: an interrupted read takes no try from a bad page
   std::uint64_t reads = 1;
   Fault fault = judge(i, result, page);
-  while (fault != Fault::none && may_retry(fault, tries)) {
+  while (fault != Fault::none && may_retry(fault, tries[static_cast<std::size_t>(fault)])) {
     result = read_page(context_.file, offset(i), page);
     fault = judge(i, result, page);
     ++reads;

@@ -65,6 +65,7 @@ class Batch {
 
  private:
   enum class Fault { none, again, io, short_read, crc };
+  static constexpr std::size_t kFaults = 5;
 
   void classify(const std::int64_t* ids, std::size_t count);
   bool cached(std::uint32_t local, std::uint64_t row, std::size_t destination);

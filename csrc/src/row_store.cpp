@@ -87,12 +87,10 @@ StoreState::~StoreState() {
 
 bool StoreState::forked() const { return ::getpid() != owner_; }
 
-void StoreState::check_usable() {
-  if (forked()) {
-    throw RowError(Kind::forked, file_.path() + ": opened by process " + std::to_string(owner_) +
-                                     ", used in its child " + std::to_string(::getpid()) + "; open it again there");
-  }
-  if (closed_) throw RowError(Kind::closed, file_.path() + ": the store was closed");
+void StoreState::check_owner() const {
+  if (!forked()) return;
+  throw RowError(Kind::forked, file_.path() + ": opened by process " + std::to_string(owner_) +
+                                   ", used in its child " + std::to_string(::getpid()) + "; open it again there");
 }
 
 // Once a second: was the file cut, changed or unlinked under us? Our descriptor keeps the old file alive.
@@ -111,8 +109,9 @@ void StoreState::watch() {
 }
 
 Batch* StoreState::take() {
+  check_owner();
   const std::lock_guard<std::mutex> lock(mutex_);
-  check_usable();
+  if (closed_) throw RowError(Kind::closed, file_.path() + ": the store was closed");
   if (free_.empty()) {
     batches_.push_back(std::make_unique<Batch>(context_));
     free_.reserve(batches_.size());
@@ -191,6 +190,7 @@ Ticket::~Ticket() {
 bool Ticket::done() const { return batch_ == nullptr || batch_->done(); }
 
 void Ticket::wait(double timeout_seconds) {
+  state_->check_owner();
   if (batch_ != nullptr) {
     const auto begun = Clock::now();
     const bool forever = timeout_seconds < 0;

@@ -28,6 +28,7 @@ class StoreState {
   void release(Batch* batch);
   void close();
   bool forked() const;
+  void check_owner() const;  // Kind::forked in a child: nothing there would end a wait or open a lock
 
   Engine& engine() { return *chosen_.engine; }
   const Header& header() const { return header_; }
@@ -35,7 +36,6 @@ class StoreState {
   std::string stats_json() const;
 
  private:
-  void check_usable();
   void watch();
   void tear_down();
   Batch* take();

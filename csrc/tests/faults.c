@@ -1,7 +1,8 @@
 // A preloaded library that makes the disk fail: LD_PRELOAD=libfaults.so FAULT=... FAULT_DIR=/folder program
 //
 // It touches only files below FAULT_DIR. FAULT is one or more, separated by commas, of
-//   eio, short, flip, again, intr, nodata   reads of page FAULT_PAGE (default: any) fail, FAULT_TIMES times (default: always)
+//   eio, short, flip, again, intr, nodata   reads of page FAULT_PAGE (default: any) fail, FAULT_TIMES times (default: always);
+//                                     FAULT_FIRST of them (default: none) with EAGAIN, before those
 //   nodirect                          open() refuses O_DIRECT, as NFS does
 //   noaio                             io_setup is refused, as by a seccomp profile; nosubmit: io_submit is
 //   nouring, noenter, noregister      io_uring_setup, _enter or _register is refused
@@ -28,7 +29,7 @@
 static const char* fault = "";
 static const char* folder = "";
 static long page = -1, at = 0;
-static atomic_long times, changes, writes;
+static atomic_long first, times, changes, writes;
 
 static long number(const char* name, long fallback) {
   const char* text = getenv(name);
@@ -40,6 +41,7 @@ __attribute__((constructor)) static void begin(void) {
   if (getenv("FAULT_DIR") != NULL) folder = getenv("FAULT_DIR");
   page = number("FAULT_PAGE", -1);
   at = number("FAULT_AT", 0);
+  first = number("FAULT_FIRST", 0);
   times = number("FAULT_TIMES", 1L << 40);
 }
 
@@ -94,6 +96,7 @@ static void after_change(long number) {
 static long spoil(long result, unsigned char* bytes, long size, long offset) {
   if (size != 4096 || offset < 4096 || (page >= 0 && offset != 4096 * (1 + page))) return result;
   if (!is("eio") && !is("short") && !is("flip") && !is("again") && !is("intr") && !is("nodata")) return result;
+  if (first-- > 0) return -EAGAIN;
   if (times-- <= 0) return result;
   if (is("eio")) return -EIO;
   if (is("nodata")) return -ENODATA;

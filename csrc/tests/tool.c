@@ -60,15 +60,24 @@ static void* look(void* work) {
 }
 
 static void in_child(struct dsv41_rows_work* work) {
+  struct dsv41_rows_work early = *work, late = *work;  // under way while the process forks
+  dsv41_rows_submit(&early);
+  dsv41_rows_submit(&late);
   const pid_t child = fork();
   if (child == 0) {
+    alarm(20);  // a wait that nobody ends is a failure
+    dsv41_rows_wait(&early);
+    if (early.status != DSV41_ROWS_FORKED || dsv41_rows_wait_for(&late, 1) != DSV41_ROWS_FORKED) _exit(96);
     look(work);
     dsv41_rows_close(work->store);
     _exit(work->status);
   }
   int status = 0;
   waitpid(child, &status, 0);
-  printf("child %d\n", WEXITSTATUS(status));
+  printf("child %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+  dsv41_rows_wait(&early);
+  dsv41_rows_wait(&late);
+  if (early.status != DSV41_ROWS_OK || late.status != DSV41_ROWS_OK) exit(95);
   look(work);
 }
 

@@ -40,7 +40,7 @@
 // THREADING. A RowStore may be used from any number of threads at once, also from one it has never seen (a CUDA
 // driver thread). submit() copies nothing of the output: the two output arrays belong to the store until wait()
 // has returned or thrown, the ids may be reused once submit() has returned. Each Ticket is waited for by one thread.
-// close() waits for what is in flight. After fork() the child may only destroy the store; every other call throws.
+// close() waits for what is in flight. After fork() the child may destroy the store; submit, lookup and wait throw.
 // No function holds a lock while it reads from the disk.
 #pragma once
 

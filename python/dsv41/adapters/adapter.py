@@ -46,6 +46,7 @@ class Adapter:
     engines and trees: where the change is needed (names of `dsv41.engines.trees`).
     needs: further dotted names of the engine that must resolve.
     check: probes beyond names, given the environment; raises a `dsv41.errors.Error`.
+    off: words beyond OFF_WORDS that ask for nothing, for a switch of words.
     """
 
     name: str
@@ -55,10 +56,11 @@ class Adapter:
     hooks: tuple[Hook, ...]
     needs: tuple[str, ...] = ()
     check: Callable[[Mapping[str, str]], None] | None = None
+    off: tuple[str, ...] = ()
 
 
 def is_on(adapter: Adapter, environ: Mapping[str, str]) -> bool:
-    """Whether the environment asks for it: a number other than 0, a word not in OFF_WORDS.
+    """Whether the environment asks for it: a number other than 0, a word that is not off.
 
     A variable that is not set asks for nothing, also where its default is on: an engine that
     merely has the plugin installed is left as it is. UsageError D074 for what is no number where
@@ -67,5 +69,6 @@ def is_on(adapter: Adapter, environ: Mapping[str, str]) -> bool:
     if not environ.get(switches.SWITCHES[adapter.switch].env, "").strip():
         return False
     if switches.SWITCHES[adapter.switch].kind == "word":
-        return switches.read_word(environ, adapter.switch).lower() not in OFF_WORDS
+        word = switches.read_word(environ, adapter.switch).lower()
+        return word not in (*OFF_WORDS, *adapter.off)
     return switches.read_exactly(environ, adapter.switch) != 0

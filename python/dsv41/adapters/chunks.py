@@ -56,13 +56,20 @@ class Part:
     begun: int = 0
 
     def busy(self) -> bool:
-        """Whether it was begun and not waited for yet."""
-        return int(self.work.generation) < self.begun
+        """Whether it was begun and neither waited for nor failed yet."""
+        return int(self.work.generation) < self.begun and int(self.work.status) <= 0
 
-    def name(self, ids: NDArray[Any]) -> None:
-        """Take the ids of the next chunk, int64 [n]."""
+    def name(self, ids: NDArray[Any]) -> bool:
+        """Take the ids of the next chunk, int64 [n]; whether the read before failed.
+
+        A store opened for production ends the process there.
+        """
+        failed = int(self.work.status) > 0
+        # `generation` counts only lookups that ended well
+        self.work.status, self.begun = 0, int(self.work.generation)
         self.ids[: len(ids)] = ids
         self.work.count = len(ids)
+        return failed
 
 
 def _part(layer: Layer, tokens: int) -> Part:
@@ -86,13 +93,14 @@ def _part(layer: Layer, tokens: int) -> Part:
 class Counts:
     """What was done: ids asked for ahead, chunks named and begun, and chunks left for want of room.
 
-    `asked` counts ids of this rank over all layers.
+    `asked` counts ids of this rank over all layers, `failed` reads of one layer's rows of a chunk.
     """
 
     asked: int = 0
     named: int = 0
     begun: int = 0
     busy: int = 0
+    failed: int = 0
 
 
 @dataclass(kw_only=True)
@@ -135,7 +143,7 @@ class Chunks:
             return
         terms = self._terms(requests)
         for part in slot:
-            part.name(self._ids(part.layer, terms).reshape(-1))
+            self.counts.failed += part.name(self._ids(part.layer, terms).reshape(-1))
             self.counts.asked += part.work.count
         self.named = slot
         self.counts.named += 1

@@ -8,7 +8,9 @@ and not yet dropped included.
 
 from __future__ import annotations
 
+import errno
 import logging
+import mmap
 import os
 import threading
 import time
@@ -98,7 +100,7 @@ class Source:
         except OSError as error:
             raise unreadable(path, error.strerror or "it cannot be opened") from error
         try:
-            self.direct = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            self.direct = _open_direct(path)
         except OSError as error:
             log.warning("fast_load: %s is read through the page cache: %s", path, error.strerror)
             self.direct = -1
@@ -118,6 +120,20 @@ class Source:
         """Mapped memory outlives it."""
         for descriptor in {self.mapped, self.direct} - {-1}:
             os.close(descriptor)
+
+
+def _open_direct(path: Path) -> int:
+    """A descriptor that reads past the page cache; OSError where the file system cannot."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    # some file systems take the flag and refuse the read; one page shows it
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    try:
+        os.preadv(descriptor, [page], 0)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            os.close(descriptor)
+            raise
+    return descriptor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -102,12 +102,13 @@ _reporters: list[Reporter] = []
 
 
 def watch(store: RowStore, *, seconds: float) -> Reporter:
-    """Tell of a store from now on: a line every so many seconds (0 for none), and counters.
+    """Tell of a store from now on: a line every so many seconds (0 or less for none), and counters.
 
     The first call of a process decides about the seconds and starts the thread.
     """
     if not _reporters:
         shown = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+        seconds = max(seconds, 0.0)  # an operator's -1 means none as well
         reporter = Reporter(seconds=seconds, metrics=Metrics() if shown else None)
         _reporters.append(reporter)
         if seconds or shown:

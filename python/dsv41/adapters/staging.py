@@ -36,9 +36,11 @@ class Lookup:
 
     Lookups of one object must be ordered by their streams: they share the buffers. What may run at
     the same time takes an object of its own. Memory: 268 pinned bytes and 264 on the device an id,
-    and what `works` says. It is freed with its last holder, never by the cycle collector: pinned
-    memory that is freed while a stream that used it is captured leaves torch's allocator an event
-    of that capture, and a later allocation fails with "invalid argument".
+    and what `works` says. It refers to nothing that refers back, and who holds it must not drop it
+    in a cycle (the adapters' live in some, and as long as the engine's model, which goes with the
+    process): the cycle collector comes at any time, and pinned memory that is freed while a stream
+    that used it is captured leaves torch's allocator an event of that capture, and a later
+    allocation fails with "invalid argument".
 
     Args:
         library: the loaded C library.

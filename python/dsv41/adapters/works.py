@@ -11,8 +11,10 @@ class Works:
     """Works by number of ids, and the ones that are worth a look.
 
     A host function may yet run on one number's work while another number is asked for, so each has
-    its own, at an address that stays, for good. One takes 1.3 kB of Python. The Engram adapters ask
+    its own, at an address that stays, for good. One takes 1.3 kB of Python. SGLang's adapter asks
     for at most 32,768 ids, in whole tokens of some columns: 1,365 works, 2 MB, with 24 of them.
+    vLLM's asks for as many tokens as a step may have: up to 8,192 works, 11 MB a layer, where
+    max_num_batched_tokens is 8,192 (profile tp4-cycle).
 
     A lookup that was begun is looked at until the library has counted it as done (`generation`);
     one that a graph captured always, since a replay does not say that it begins. A work's status is

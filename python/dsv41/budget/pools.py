@@ -56,17 +56,14 @@ def nccl_bytes(profile: Profile) -> int:
 
 
 def rows_bytes(profile: Profile) -> int:
-    """Engram rows kept in memory: the cache, scales when they are resident, chunks read ahead."""
-    scales = ahead = 0
+    """Engram rows kept in memory: the cache, and chunks read ahead."""
+    ahead = 0
     cache = int(float(profile.get("row_cache_gib") or 0) * GIB)
-    if profile.on("resident_scales"):
-        rows = sum(REAL_ENGRAM.rows(layer) for layer in REAL_ENGRAM.layer_ids)
-        scales = 8 * -(-rows // profile.integer("tp"))
     if profile.get("engram_ahead") == AHEAD_CHUNK:
         columns = -(-REAL_ENGRAM.columns // profile.integer("tp"))
         ids = AHEAD * len(REAL_ENGRAM.layer_ids) * columns * profile.integer("chunk")
         ahead, cache = ids * AHEAD_ID_BYTES, max(cache, ids * AHEAD_CACHED_BYTES)
-    return cache + scales + ahead
+    return cache + ahead
 
 
 def graph_bytes(profile: Profile) -> int:

@@ -39,7 +39,8 @@ class Rule:
 def capabilities(profile: Profile, build: Tree) -> None:
     """UsageError D103 for the first knob that is on and that the tree cannot serve."""
     for name, rule in KNOBS[profile.engine].items():
-        if rule.needs and profile.on(name) and build.can(rule.needs) == ABSENT:
+        asked = rule.needs and profile.on(name) and profile[name] != rule.as_is
+        if asked and build.can(rule.needs) == ABSENT:
             raise UsageError(
                 "D103",
                 f"{profile.origin(name)}: knobs.{name} is {profile[name]!r}, but engine tree "
@@ -51,7 +52,8 @@ def capabilities(profile: Profile, build: Tree) -> None:
 def _without(profile: Profile, name: str) -> str:
     """The steps to do without a capability: the knob turned off, or a tree that has it."""
     rule = KNOBS[profile.engine][name]
-    steps = [profile.mend(name, value) for value in OFF if rule.allows(value)][:1]
+    off = OFF if rule.as_is is None else (*OFF, rule.as_is)
+    steps = [profile.mend(name, value) for value in off if rule.allows(value)][:1]
     able = [tree for tree in TREES.values() if tree.engine == profile.engine]
     steps += [f"--tree {tree.name}" for tree in able if tree.can(rule.needs) != ABSENT]
     return ", or ".join(steps) or f"omit {name} in a profile of your own that extends this one"

@@ -19,7 +19,6 @@ _SWITCHES: Mapping[str, str] = {
     "engram_ahead": "engram_ahead",
     "row_threads": "row_threads",
     "row_cache_gib": "row_cache_gib",
-    "row_cache_ways": "row_cache_ways",
     "resident_scales": "resident_scales",
     "row_stats_seconds": "row_stats_seconds",
     "tp_pad": "tp_pad",

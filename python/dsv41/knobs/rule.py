@@ -32,7 +32,8 @@ def flag_for(knob: str, value: Value) -> str:
 class Rule:
     """What a knob's value may be: a type and a closed set, an inclusive range or a pattern.
 
-    `needs` is the capability that the engine tree (`engines.trees`) must have when it is on.
+    `needs` is the capability that the engine tree (`engines.trees`) must have when it is on; with a
+    value of `OFF`, or with `as_is`, which is what every tree does anyway, it asks for none.
     """
 
     kind: type
@@ -41,6 +42,7 @@ class Rule:
     high: float | None = None
     pattern: str = ""
     needs: str = ""
+    as_is: Value | None = None
 
     def allows(self, value: object) -> bool:
         """Whether `value` is of the kind (a bool is no int) and within set, range or pattern."""
@@ -85,9 +87,9 @@ class Rule:
         return f"{self.low:.12g}" + (" up" if self.high is None else f" to {self.high:.12g}")
 
 
-def number(low: int, high: int | None = None, *, needs: str = "") -> Rule:
+def number(low: int, high: int | None = None, *, needs: str = "", as_is: int | None = None) -> Rule:
     """An integer within inclusive bounds."""
-    return Rule(kind=int, low=low, high=high, needs=needs)
+    return Rule(kind=int, low=low, high=high, needs=needs, as_is=as_is)
 
 
 def flag(*, needs: str = "") -> Rule:

@@ -37,8 +37,9 @@ ENGRAM: Mapping[str, Rule] = {
     "row_engine": words("auto", "uring", "aio", "pread"),
     "row_threads": number(1, 256),
     "row_cache_gib": fraction(0, 64),
-    "row_cache_ways": number(1, 16),
-    "resident_scales": flag(),
+    # the recipe's store has these; ours has four ways (csrc/src/cache.hpp) and scales in its pages
+    "row_cache_ways": number(1, 16, needs="row_cache_ways", as_is=4),
+    "resident_scales": flag(needs="resident_scales"),
     "row_stats_seconds": number(0),
     "engram_prefetch": flag(needs="engram_prefetch"),
 }

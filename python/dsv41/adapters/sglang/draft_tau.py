@@ -13,7 +13,7 @@ would answer at the wrong one, so that this refuses to start beside it (D482).
 
 Effect: not measured here. MiaAI-Lab's four-Spark profile has 0.7, the one for three leaves it at 1.
 
-Off: DSV41_DRAFT_TAU unset, 0, off or 1.
+Off: DSV41_DRAFT_TAU unset, 0, off, 1 or 1.0.
 
 Obsolete when: the engine has a temperature of the draft.
 """
@@ -90,4 +90,5 @@ ADAPTER = Adapter(
         ),
     ),
     check=check,
+    off=("1", "1.0"),
 )
