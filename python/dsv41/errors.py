@@ -10,9 +10,15 @@ Error                 exit 1
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
 
@@ -66,10 +72,12 @@ class Explanation:
     text: str
 
 
-def explanations() -> dict[str, Explanation]:
+@functools.cache
+def explanations() -> Mapping[str, Explanation]:
     """All codes with their explanations, in order."""
     table = tomllib.loads(files("dsv41").joinpath("codes.toml").read_text(encoding="utf-8"))
-    return {
+    found = {
         code: Explanation(code=code, title=entry["title"], text=entry["text"].strip())
         for code, entry in sorted(table.items())
     }
+    return MappingProxyType(found)
